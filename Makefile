@@ -1,0 +1,49 @@
+# The one list of entry points. A fresh Debian 12 with make, git, apt and Python 3.11 is enough:
+# the first target that needs something sets it up, and the stamps in $(VENV) keep it from doing so again.
+SHELL := /bin/bash
+PYTHON ?= /usr/bin/python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install -qq --disable-pip-version-check
+RUN_PACKAGES := python3 python3-venv python3-dev gcc pkg-config libsystemd-dev
+TEST_PACKAGES := $(RUN_PACKAGES) strace procps util-linux
+.NOTPARALLEL:
+.PHONY: help run test check bench clean
+
+help: ## list these targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile
+
+run: $(VENV)/.run ## show the poller at its main job, on its built-in defaults
+	@$(BIN)/python scripts/demo.py
+
+test: $(VENV)/.dev ## run all tests; ARGS="-k name" narrows them
+	@$(BIN)/pytest -n 4 --dist=loadscope $(ARGS)
+
+check: $(VENV)/.dev ## lint, formatting, types and the quick tests
+	@$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
+	@$(BIN)/pytest -n 4 --dist=loadscope -m "not crash and not slow and not systemd" $(ARGS)
+
+bench: $(VENV)/.dev ## measure what the README claims
+	@$(BIN)/python scripts/bench.py
+
+clean: ## remove whatever the targets above made
+	@rm -rf $(VENV) .*_cache .hypothesis .coverage* build dist src/*.egg-info
+	@find src tests scripts -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+# $(call set_up,DEBIAN PACKAGES,REQUIREMENTS FILE)
+# No build isolation: what comes as source only is then built by the pinned setuptools, not by today's newest.
+# The venv is tested by its pip, since a venv made without python3-venv is left half done.
+define set_up
+@scripts/debian-packages $(1)
+@echo "setting up $(VENV)"; test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+@$(PIP) "$$(grep ^setuptools== $(2))"
+@$(PIP) --no-build-isolation --use-pep517 -r $(2)
+@$(PIP) --no-build-isolation --no-deps -e .
+@touch $(VENV)/.run $@
+endef
+
+$(VENV)/.run: requirements.txt pyproject.toml
+	$(call set_up,$(RUN_PACKAGES),$<)
+
+$(VENV)/.dev: requirements-dev.txt pyproject.toml  # a superset of requirements.txt
+	$(call set_up,$(TEST_PACKAGES),$<)

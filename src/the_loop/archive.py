@@ -1,0 +1,178 @@
+"""The ledgers of one state root, kept in memory and on disk alike.
+
+A ledger is read once; afterwards one `stat` tells whether the file still is what was read or written, so that an
+idle cycle opens none. A file that is no ledger is never taken for "no ledger": the item is *held* until somebody puts
+a readable one back (or resets it), over any restart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from the_loop.ledger import SCHEMA, Ledger, NewerLedger, UnreadableLedger, decode, encode
+from the_loop.model import LoopError, Note, timestamp
+from the_loop.state import StateRoot, fsync_directory, read_regular, slug, to_json_bytes, unslug, write_durably
+
+_Signature = tuple[int, int, int]  # inode, size, time of change in nanoseconds
+
+
+class HeldItem(LoopError):
+    """The item's ledger cannot be used; nothing may be decided about it."""
+
+    def __init__(self, ref: str, path: Path, reason: str) -> None:
+        super().__init__(
+            f"item '{ref}' is held, its ledger '{path}' cannot be used: {reason}",
+            f"put a readable ledger back, or forget it with `the-loop ledger reset '{ref}'`",
+        )
+        self.ref = ref
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    signature: _Signature | None
+    ledger: Ledger | None = None
+    held: str = ""
+
+
+class Archive:
+    """Reads and writes ledgers. `tell` is given a note whenever an item gets held; `now` is epoch seconds."""
+
+    def __init__(self, root: StateRoot, tell: Callable[[Note], None], now: Callable[[], float]) -> None:
+        self._root = root
+        self._tell = tell
+        self._now = now
+        self._known: dict[str, _Known] = {}
+        self._pending: set[str] = set()
+
+    def load(self) -> None:
+        """Read every ledger there is."""
+        for path in sorted(self._root.portable.glob("*.json")):
+            if path != self._root.repositories and (ref := _ref_of(path)) is not None:
+                with contextlib.suppress(HeldItem):
+                    self.get(ref)
+
+    def get(self, ref: str) -> Ledger | None:
+        """The item's ledger as it is on disk; None if it has none. Raises HeldItem."""
+        path = self._root.ledger(ref)
+        signature = _signature(path)
+        known = self._known.get(ref)
+        if known is None or known.signature != signature:
+            known = self._read(ref, path, signature)
+        if known.held:
+            raise HeldItem(ref, path, known.held)
+        return known.ledger
+
+    def save(self, ledger: Ledger) -> None:
+        """Write the ledger durably. Raises OSError, and the old one stays in force."""
+        path = self._root.ledger(ledger.ref)
+        write_durably(path, to_json_bytes(encode(ledger)))
+        self._remember(ledger.ref, _Known(_signature(path), ledger))
+
+    def hold(self, ref: str, reason: str) -> HeldItem:
+        """Set the item's file aside and put a held record in its place; what cannot be written is left as it is."""
+        path = self._root.ledger(ref)
+        aside = ""
+        try:
+            aside = _set_aside(path)
+            held = {"reason": reason, "since": timestamp(self._now()), "aside": aside}
+            write_durably(path, to_json_bytes({"ref": ref, "schema": SCHEMA, "held": held}))
+        except OSError as error:
+            reason = f"{reason} (and it cannot be set aside: {error.strerror})"
+        self._remember(ref, _Known(_signature(path), held=reason))
+        self._tell(Note("ledger.held", {"ref": ref, "reason": reason, "aside": aside}))
+        return HeldItem(ref, path, reason)
+
+    def forget(self, ref: str) -> None:
+        """Drop what is remembered of the item; the next look reads the disk."""
+        self._known.pop(ref, None)
+        self._pending.discard(ref)
+
+    def refs(self) -> Iterable[str]:
+        """Every item with a ledger, held ones too."""
+        return list(self._known)
+
+    def held(self) -> dict[str, str]:
+        """The held items and their reasons."""
+        return {ref: known.held for ref, known in self._known.items() if known.held}
+
+    def ledgers(self) -> Iterable[Ledger]:
+        """Every readable ledger, as last seen."""
+        return [known.ledger for known in self._known.values() if known.ledger is not None]
+
+    def with_pending(self) -> list[Ledger]:
+        """The ledgers in which something is pending."""
+        known = (self._known[ref].ledger for ref in sorted(self._pending))
+        return [ledger for ledger in known if ledger is not None]
+
+    def _remember(self, ref: str, known: _Known) -> None:
+        self._known[ref] = known
+        if known.ledger is not None and known.ledger.poll.pending:
+            self._pending.add(ref)
+        else:
+            self._pending.discard(ref)
+
+    def _read(self, ref: str, path: Path, signature: _Signature | None) -> _Known:
+        if signature is None:
+            self.forget(ref)
+            return _Known(None)
+        try:
+            content = read_regular(path)
+            reason = _held_reason(content, ref)
+            known = _Known(signature, held=reason) if reason else _Known(signature, decode(content, ref))
+        except NewerLedger as error:
+            known = _Known(signature, held=str(error))
+            self._tell(Note("ledger.held", {"ref": ref, "reason": str(error), "aside": ""}))
+        except (UnreadableLedger, OSError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            self.hold(ref, reason)
+            return self._known[ref]
+        self._remember(ref, known)
+        return known
+
+
+def _signature(path: Path) -> _Signature | None:
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return (found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def _ref_of(path: Path) -> str | None:
+    """The item that this file is of: from its name, or, where that was cut, from inside."""
+    ref = unslug(path.stem)
+    if ref is not None:
+        return ref
+    try:
+        inside = json.loads(read_regular(path)).get("ref")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return inside if isinstance(inside, str) and slug(inside) == path.stem else None
+
+
+def _held_reason(content: bytes, ref: str) -> str:
+    """Why this record is held; empty for anything but a held record of this item."""
+    try:
+        tree = json.loads(content)
+        return str(tree["held"]["reason"]) if tree["ref"] == ref else ""
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""
+
+
+def _set_aside(path: Path) -> str:
+    """Give the file a second name, `<name>.bad-<n>`; that name."""
+    for number in range(1, 1000):
+        aside = path.with_name(f"{path.name}.bad-{number}")
+        try:
+            os.link(path, aside, follow_symlinks=False)
+        except FileExistsError:
+            continue
+        fsync_directory(path.parent)
+        return aside.name
+    raise OSError(28, "a thousand files are set aside already")

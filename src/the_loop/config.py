@@ -1,0 +1,362 @@
+"""What the operator writes: one YAML file, checked whole at the edge.
+
+Every fault is found in one pass and named by its path (`polling.sources[0].repos`), with what would be right.
+Names are those of the file; `Config` and the structures below it are frozen.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import pwd
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+import yaml
+from msgspec import Meta, Struct
+
+from the_loop.model import LoopError
+
+Seconds = Annotated[int, Meta(ge=1, le=86_400)]
+Name = Annotated[str, Meta(min_length=1, max_length=100)]
+Phrase = Annotated[str, Meta(min_length=1, max_length=100)]
+RepoName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+$", max_length=140)]
+
+
+class Section(Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw_only=True):
+    """Base of every part of the file."""
+
+
+class State(Section, frozen=True, kw_only=True):
+    root: str | None = None
+
+
+class SourceSection(Section, frozen=True, kw_only=True):
+    """What every source has. Third parties derive from it."""
+
+    provider: str
+    name: Name | None = None
+    authorized_users: tuple[Name, ...] | None = None
+
+    def default_name(self) -> str:
+        return self.provider
+
+
+class Monitor(Section, frozen=True, kw_only=True):
+    issues: bool = True
+    pull_requests: bool = True
+
+
+class GithubSection(SourceSection, frozen=True, kw_only=True):
+    repos: Annotated[tuple[RepoName, ...], Meta(min_length=1)]
+    label: Name
+    monitor: Monitor = Monitor()
+    api_url: Annotated[str, Meta(pattern=r"^https?://[^\s/?#]+(/[^\s?#]*)?$")] = "https://api.github.com"
+    credential: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$")] | None = None
+    token_file: str | None = None
+
+
+class DirectorySection(SourceSection, frozen=True, kw_only=True):
+    path: Annotated[str, Meta(min_length=1)]
+    settle_seconds: Annotated[float, Meta(ge=0, le=3600)] = 2.0
+
+    def default_name(self) -> str:
+        return Path(self.path).name or "root"
+
+
+class Polling(Section, frozen=True, kw_only=True):
+    interval_seconds: Seconds = 60
+    max_retries: Annotated[int, Meta(ge=1, le=100)] = 3
+    linger_seconds: Annotated[int, Meta(ge=0, le=86_400)] = 180
+    report_give_ups: bool = False
+    sources: tuple[SourceSection, ...] = ()
+
+
+class Control(Section, frozen=True, kw_only=True):
+    start: Phrase = "the-loop start"
+    stop: Phrase = "the-loop stop"
+    pause: Phrase = "the-loop pause"
+    resume: Phrase = "the-loop resume"
+
+
+class Routing(Section, frozen=True, kw_only=True):
+    authorized_users: tuple[Name, ...] = ()
+    dispatch_timeout_seconds: Annotated[int, Meta(ge=1, le=604_800)] = 1800
+    max_concurrent_dispatches: Annotated[int, Meta(ge=1, le=256)] = 4
+    require_start_command: bool = False
+    control: Control = Control()
+
+
+class Session(Section, frozen=True, kw_only=True):
+    runner: Literal["exec", "print"] = "exec"
+    command: tuple[str, ...] = ()
+    workdir: str | None = None
+    on_uncertain: Literal["redeliver", "hold"] = "redeliver"
+
+
+class Config(Section, frozen=True, kw_only=True):
+    state: State = State()
+    polling: Polling = Polling()
+    routing: Routing = Routing()
+    session: Session = Session()
+
+
+BUILT_IN_SOURCES: Final[Mapping[str, type[SourceSection]]] = {"github": GithubSection, "directory": DirectorySection}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong in the file."""
+
+    path: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.problem}" if self.path else self.problem
+
+
+class ConfigError(LoopError):
+    """The configuration is wrong; `faults` has every reason."""
+
+    exit_code = 78
+
+    def __init__(self, file: str, faults: list[Fault]) -> None:
+        lines = "".join(f"\n  {fault}" for fault in faults)
+        super().__init__(f"cannot use configuration '{file}':{lines}")
+        self.file = file
+        self.faults = faults
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A valid configuration and where it came from; `file` is None for the embedded default."""
+
+    config: Config
+    file: Path | None
+
+
+def find_file(option: str | None, environ: Mapping[str, str]) -> Path | None:
+    """The configuration file: `--config`, `$THE_LOOP_CONFIG`, then the places looked at; None for the default."""
+    named = option or environ.get("THE_LOOP_CONFIG")
+    if named:
+        return Path(named)
+    home = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME") or _home()) / ".config")
+    places = (Path(home) / "the-loop" / "config.yaml", Path("/etc/the-loop/config.yaml"))
+    return next((place for place in places if os.path.lexists(place)), None)
+
+
+def load(file: Path | None, providers: Mapping[str, type[SourceSection]] = BUILT_IN_SOURCES) -> Loaded:
+    """Read and check `file` (the embedded default for None). Raises ConfigError with every fault."""
+    if file is None:
+        return Loaded(embedded_default(), None)
+    try:
+        text = file.read_bytes()
+    except OSError as error:
+        raise ConfigError(str(file), [Fault("", f"cannot read it: {error.strerror}")]) from error
+    return Loaded(parse(text, str(file), providers), file)
+
+
+def embedded_default() -> Config:
+    """What `poll start` runs without any configuration."""
+    inbox = DirectorySection(provider="directory", path="inbox")
+    return Config(
+        polling=Polling(interval_seconds=5, sources=(inbox,)),
+        routing=Routing(authorized_users=(_invoking_user(),)),
+        session=Session(runner="print"),
+    )
+
+
+def parse(text: bytes, file: str, providers: Mapping[str, type[SourceSection]] = BUILT_IN_SOURCES) -> Config:
+    """The configuration that `text` holds. Raises ConfigError with every fault that can be seen at once."""
+    try:
+        tree = yaml.safe_load(text)
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise ConfigError(file, [Fault("", f"it is not YAML: {' '.join(str(error).split())}")]) from error
+    if not isinstance(tree, dict):
+        what = "it is empty" if tree is None else f"expected a mapping, got {_shown(tree)}"
+        raise ConfigError(file, [Fault("", f"{what}; at least 'polling.sources' is needed")])
+    faults: list[Fault] = []
+    config: Config | None = _section(Config, tree, "", faults, providers)
+    if config is not None and not faults:
+        faults += _contradictions(config)
+    if faults or config is None:
+        raise ConfigError(file, faults)
+    return config
+
+
+def source_name(section: SourceSection) -> str:
+    return section.name or section.default_name()
+
+
+def authorized_users(config: Config, section: SourceSection) -> frozenset[str]:
+    """Who may speak on this source: its own list, or the shared one without names of other providers."""
+    names = config.routing.authorized_users if section.authorized_users is None else section.authorized_users
+    mine = []
+    for name in names:
+        provider, colon, bare = name.partition(":")
+        if not colon:
+            mine.append(name)
+        elif provider == section.provider:
+            mine.append(bare)
+    return frozenset(mine)
+
+
+def _section(
+    kind: type[Section], tree: Any, path: str, faults: list[Fault], providers: Mapping[str, type[SourceSection]]
+) -> Any:
+    """`tree` as a `kind`, or None with the faults noted. Goes field by field, so that one fault hides no other."""
+    if not isinstance(tree, dict):
+        faults.append(Fault(path, f"expected a mapping, got {_shown(tree)}"))
+        return None
+    hints = get_type_hints(kind, include_extras=True)
+    fields = {info.encode_name: info for info in msgspec.structs.fields(kind)}
+    faults += [Fault(_join(path, key), _unknown(key, fields)) for key in tree if key not in fields]
+    before = len(faults)
+    values = {}
+    for name, info in fields.items():
+        if name not in tree:
+            if info.required:
+                faults.append(Fault(_join(path, name), "is missing"))
+            continue
+        value = _value(hints[info.name], tree[name], _join(path, name), faults, providers)
+        values[info.name] = value
+    return kind(**values) if len(faults) == before else None
+
+
+def _value(hint: Any, value: Any, path: str, faults: list[Fault], providers: Mapping[str, type[SourceSection]]) -> Any:
+    if isinstance(hint, type) and issubclass(hint, Section):
+        return _section(hint, value, path, faults, providers)
+    if hint == tuple[SourceSection, ...]:
+        return _sources(value, path, faults, providers)
+    try:
+        return msgspec.convert(value, hint, strict=True)
+    except msgspec.ValidationError as error:
+        problem, _, inner = str(error).partition(" - at `$")
+        faults.append(Fault(path + inner.rstrip("`"), f"{_plain(problem)}, got {_shown(value)}{_expectation(hint)}"))
+        return None
+
+
+def _sources(
+    value: Any, path: str, faults: list[Fault], providers: Mapping[str, type[SourceSection]]
+) -> tuple[SourceSection, ...]:
+    if not isinstance(value, list):
+        faults.append(Fault(path, f"expected a list, got {_shown(value)}"))
+        return ()
+    sections = []
+    for index, tree in enumerate(value):
+        here = f"{path}[{index}]"
+        provider = tree.get("provider") if isinstance(tree, dict) else None
+        if not isinstance(provider, str) or provider not in providers:
+            known = ", ".join(sorted(providers))
+            what = "is missing" if provider is None else f"unknown provider {_shown(provider)}"
+            faults.append(Fault(f"{here}.provider", f"{what}; one of: {known}{_suggestion(provider, providers)}"))
+            continue
+        sections.append(_section(providers[provider], tree, here, faults, providers))
+    return tuple(section for section in sections if section is not None)
+
+
+def _contradictions(config: Config) -> list[Fault]:
+    """What is wrong between fields that are right by themselves."""
+    faults = []
+    sections = config.polling.sources
+    if not sections:
+        faults.append(Fault("polling.sources", "is empty; at least one source is needed"))
+    names = [source_name(section) for section in sections]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            faults.append(
+                Fault(
+                    f"polling.sources[{index}].name", f"'{name}' is taken by another source; give it a name of its own"
+                )
+            )
+    faults += _shared_repositories(sections)
+    sharing = {section.provider for section in sections if section.authorized_users is None}
+    bare = [name for name in config.routing.authorized_users if ":" not in name]
+    if len(sharing) > 1 and bare:
+        example = f"{min(sharing)}:{bare[0]}"
+        faults.append(
+            Fault(
+                "routing.authorizedUsers",
+                f"'{bare[0]}' could be meant for any of {', '.join(sorted(sharing))}; write '{example}'",
+            )
+        )
+    words = [phrase.casefold() for phrase in msgspec.structs.astuple(config.routing.control)]
+    if len(set(words)) < len(words):
+        faults.append(Fault("routing.control", "two words are the same"))
+    if config.session.runner == "exec" and not config.session.command:
+        faults.append(
+            Fault(
+                "session.command", "is missing; the program to run for each event, as a list: [my-agent, --from-stdin]"
+            )
+        )
+    return faults
+
+
+def _shared_repositories(sections: tuple[SourceSection, ...]) -> list[Fault]:
+    faults = []
+    seen: dict[tuple[str, str], int] = {}
+    for index, section in enumerate(sections):
+        if not isinstance(section, GithubSection):
+            continue
+        for number, repo in enumerate(section.repos):
+            first = seen.setdefault((section.api_url.rstrip("/"), repo.lower()), index)
+            if first != index or repo.lower() in [other.lower() for other in section.repos[:number]]:
+                faults.append(
+                    Fault(
+                        f"polling.sources[{index}].repos[{number}]",
+                        f"'{repo}' belongs to polling.sources[{first}] already",
+                    )
+                )
+    return faults
+
+
+def _unknown(key: Any, known: Mapping[str, Any]) -> str:
+    return f"unknown key{_suggestion(key, known)}; known here: {', '.join(known)}"
+
+
+def _suggestion(word: Any, known: Mapping[str, Any]) -> str:
+    lowered = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(str(word).lower().replace("_", "").replace("-", ""), lowered, n=1, cutoff=0.6)
+    return f", did you mean '{lowered[close[0]]}'?" if close else ""
+
+
+def _expectation(hint: Any) -> str:
+    """What would be right, for the types whose message alone does not say it."""
+    base, *metas = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    if base in (int, float) and metas and metas[0].le is not None:
+        return f" (a number from {metas[0].ge} to {metas[0].le})"
+    if get_origin(base) is Literal:
+        return f" (one of: {', '.join(get_args(base))})"
+    return " (each as owner/name)" if RepoName in get_args(base) else ""
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _plain(problem: str) -> str:
+    """The validator's sentence without its own idea of the value, and without a pattern nobody wants to read."""
+    text = re.sub(r", got `.*`$| '.*'$", "", re.sub(r" matching regex .*", " of another form", problem)).replace(
+        "`", ""
+    )
+    return text[:1].lower() + text[1:]
+
+
+def _join(path: str, key: Any) -> str:
+    return f"{path}.{key}" if path else str(key)
+
+
+def _home() -> str:
+    return pwd.getpwuid(os.getuid()).pw_dir
+
+
+def _invoking_user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())

@@ -1,0 +1,432 @@
+"""The heart: from what a source shows of an item, and its ledger, to the events to hand over and the new ledger.
+
+Plain functions without clock, disk or network. The caller commits a `Decision` in its order: payloads of `events`,
+then `ledger`, then the files of `withdrawn` are removed and `notes` are told.
+
+A whole thread is read only where it is needed (`wants_thread`); everywhere else the new rows are enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from the_loop.guards import Dropped, Reading, Rules, Word, read, read_text
+from the_loop.ledger import (
+    Ledger,
+    Phase,
+    Standing,
+    accept,
+    change,
+    end,
+    is_spawn,
+    move,
+    new_ledger,
+    rearm,
+    restarted,
+    settle,
+    withdraw,
+)
+from the_loop.model import Entry, Event, Kind, Note, Presence, WorkItem, in_order
+
+STOPPED: Final = "stopped"
+_BODY: Final = "body"  # what the item's own text is called among the words that were obeyed
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a cycle knows of one item. `rows` are new entries, `thread` the whole of them where it was read."""
+
+    ref: str
+    presence: Presence
+    item: WorkItem | None = None
+    reason: str = ""  # why it left
+    rows: Sequence[Entry] = ()
+    thread: Sequence[Entry] | None = None
+    running: str | None = None  # the event of this item that is being delivered right now
+    due: bool = False  # a refused spawn may be tried again
+
+    @property
+    def entries(self) -> Sequence[Entry]:
+        return self.rows if self.thread is None else self.thread
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to commit. `ledger` is None where there is nothing to record."""
+
+    ledger: Ledger | None
+    events: tuple[Event, ...] = ()
+    withdrawn: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
+
+
+def decide(ledger: Ledger | None, view: View, rules: Rules) -> Decision:
+    """The one entry point: what this view of an item makes of its ledger.
+
+    Where `wants_thread` says so, `view.thread` has to be there.
+    """
+    decision = _decide(ledger, view, rules)
+    if ledger is None or decision.ledger is None:
+        return decision
+    withdrawn = tuple(key for key in ledger.poll.pending if key not in decision.ledger.poll.pending)
+    return replace(decision, withdrawn=withdrawn)
+
+
+def wants_thread(ledger: Ledger | None, view: View, rules: Rules, *, owed: bool) -> bool:
+    """True if the item's whole thread has to be read before `decide` can do its work."""
+    if ledger is None:
+        return view.presence is Presence.LISTED
+    if view.presence is Presence.GONE:
+        return ledger.poll.phase is Phase.LIVE
+    if view.presence is not Presence.LISTED or ledger.poll.phase is Phase.ENDING:
+        return False
+    missed = owed or ledger.poll.away or ledger.poll.behind
+    match ledger.poll.phase:
+        case Phase.STARTING:
+            return not _may_have_begun(ledger, view) and (missed or _spawn_wants_thread(ledger, view, rules))
+        case Phase.LIVE:
+            return missed
+        case _:
+            return missed or _may_start(ledger, view, rules)
+
+
+def _decide(ledger: Ledger | None, view: View, rules: Rules) -> Decision:
+    if view.presence is not Presence.LISTED:
+        return _decide_absent(ledger, view, rules)
+    if view.item is None:
+        raise ValueError(f"{view.ref} is listed without its item")
+    if ledger is None or not ledger.poll.phase.has_queue:
+        return _consider_start(ledger, view, view.item, rules)
+    caught_up = view.thread is not None and ledger.poll.phase is not Phase.ENDING
+    present = change(ledger, away=False, behind=not caught_up and (ledger.poll.behind or ledger.poll.away))
+    match ledger.poll.phase:
+        case Phase.STARTING:
+            decision = _starting(present, view, view.item, rules)
+        case Phase.LIVE:
+            decision = _live(present, view, rules)
+        case _:
+            decision = Decision(_remember_news(present, view))
+    return replace(decision, ledger=None) if decision.ledger == ledger else decision
+
+
+def _remember_news(ledger: Ledger, view: View) -> Ledger:
+    """New rows cannot be taken up now; the thread will be read once they can."""
+    return change(ledger, behind=True) if _fresh(ledger, view.entries) and not ledger.poll.behind else ledger
+
+
+# --- no session yet, or none any more ---------------------------------------------------------------------------
+
+
+def _may_start(ledger: Ledger, view: View, rules: Rules) -> bool:
+    """True if this parked item could start now, as far as can be told without its whole thread."""
+    poll = ledger.poll
+    if poll.phase is Phase.ENDED and poll.reason != STOPPED:
+        return True  # it was closed and is listed: reopened
+    if poll.phase is Phase.WAITING and view.item is not None and _starts_by_itself(view.item, rules):
+        return True
+    return any(reading.word is Word.START for _, reading in _words(ledger, view.rows, rules))
+
+
+def _starts_by_itself(item: WorkItem, rules: Rules) -> bool:
+    return rules.may_speak(item.author) and not rules.require_start
+
+
+def _consider_start(ledger: Ledger | None, view: View, item: WorkItem, rules: Rules) -> Decision:
+    if view.thread is None:
+        return Decision(None)
+    base = ledger or new_ledger(item, Phase.WAITING)
+    reopened = base.poll.phase is Phase.ENDED and base.poll.reason != STOPPED and base.g > 0
+    stopped = base.poll.phase is Phase.ENDED and base.poll.reason == STOPPED
+    wants = not stopped and (reopened or _starts_by_itself(item, rules))
+    state, obeyed, notes = _apply_words(
+        base, item, view.thread, rules, _Will(wants=wants, stopped=stopped, paused=base.poll.paused)
+    )
+    if state.wants:
+        fresh = new_ledger(item, Phase.STARTING, g=1) if ledger is None else restarted(ledger, item)
+        fresh = change(
+            _obey(fresh, obeyed), phase=Phase.STARTING, reason="", paused=state.paused, away=False, behind=False
+        )
+        decision = _build_spawn(fresh, item, view.thread, rules)
+        return replace(decision, notes=(*notes, *decision.notes))
+    phase = Phase.ENDED if state.stopped else Phase.WAITING
+    reason = STOPPED if state.stopped else ""
+    parked = _obey(base, obeyed) if ledger is not None else _obey(new_ledger(item, phase), obeyed)
+    parked = change(parked, phase=phase, reason=reason, paused=state.paused, away=False, behind=False)
+    return Decision(None if parked == ledger else parked, notes=notes)
+
+
+def _build_spawn(ledger: Ledger, item: WorkItem, thread: Sequence[Entry], rules: Rules) -> Decision:
+    """A spawn with the thread as it stands; what is not for us in it is settled at once."""
+    carried, not_for_us, omitted = _sort_out(thread, rules)
+    unsettled = [key for key in not_for_us if key not in ledger.poll.seen_comments]
+    ledger = settle(ledger, *unsettled) if unsettled else ledger
+    key = ledger.spawn_key
+    keys = tuple(entry.key for entry in carried if entry.key not in ledger.poll.seen_comments)
+    before = ledger.poll.pending.get(key)
+    if before is None or before.state is Standing.LOST:
+        ledger = accept(ledger, key, item.author, keys)
+    else:
+        ledger = move(ledger, key, Standing.QUEUED, carries=keys)
+    event = Event(
+        ref=item.ref,
+        key=key,
+        url=item.url,
+        title=item.title,
+        author=item.author,
+        body=read_text(item.body, rules).text,
+        created_at=item.created_at,
+        truncated=item.truncated,
+        thread=tuple(carried),
+        omitted=omitted,
+    )
+    return Decision(ledger, (event,))
+
+
+def _sort_out(thread: Sequence[Entry], rules: Rules) -> tuple[list[Entry], list[str], int]:
+    """What a spawn carries, the keys that are not for us, and how many entries of strangers are left out."""
+    carried, not_for_us, omitted = [], [], 0
+    for entry in in_order(thread):
+        reading = read(entry, rules)
+        omitted += reading.dropped is Dropped.UNAUTHORIZED
+        if reading.dropped or _says_nothing(reading):
+            not_for_us.append(entry.key)
+        else:
+            carried.append(replace(entry, body=reading.text))
+    return carried, not_for_us, omitted
+
+
+def _says_nothing(reading: Reading) -> bool:
+    """True for an entry that was a control word and nothing else."""
+    return bool(reading.words) and not reading.text
+
+
+# --- the spawn is pending ----------------------------------------------------------------------------------------
+
+
+def _may_have_begun(ledger: Ledger, view: View) -> bool:
+    spawn = ledger.poll.pending.get(ledger.spawn_key)
+    return spawn is not None and (view.running == ledger.spawn_key or spawn.state.may_have_begun)
+
+
+def _spawn_wants_thread(ledger: Ledger, view: View, rules: Rules) -> bool:
+    spawn = ledger.poll.pending.get(ledger.spawn_key)
+    if spawn is None or spawn.state in (Standing.RELEASED, Standing.LOST):
+        return True
+    if spawn.state in (Standing.REFUSED, Standing.LATER) and view.due:
+        return True
+    return any(rules.may_speak(entry.author) for entry in _fresh(ledger, view.rows))
+
+
+def _starting(ledger: Ledger, view: View, item: WorkItem, rules: Rules) -> Decision:
+    begun = _may_have_begun(ledger, view)
+    poll = ledger.poll
+    will, obeyed, notes = _apply_words(ledger, item, view.entries, rules, _Will.of_running(poll.paused))
+    ledger = change(_obey(ledger, obeyed), paused=will.paused)
+    if will.stopped:
+        return replace(_stop(ledger, view), notes=notes)
+    if begun:
+        return Decision(_remember_news(ledger, view), notes=notes)
+    if view.thread is None:
+        return Decision(ledger, notes=notes)
+    spawn = poll.pending.get(ledger.spawn_key)
+    if spawn is not None and spawn.state in (Standing.REFUSED, Standing.LATER) and not view.due:
+        return Decision(ledger, notes=notes)  # its next try is built from the thread as it will be then
+    if spawn is not None and spawn.state is Standing.GAVE_UP:
+        if not any(rules.may_speak(entry.author) for entry in _fresh(ledger, view.thread)):
+            return Decision(ledger, notes=notes)
+        ledger = rearm(ledger, ledger.spawn_key)
+        notes = (*notes, _note("poll.rearmed", ledger, ledger.spawn_key, reason="new activity"))
+    decision = _build_spawn(ledger, item, view.thread, rules)
+    return replace(decision, notes=(*notes, *decision.notes))
+
+
+# --- the session is live -------------------------------------------------------------------------------------------
+
+
+def _live(ledger: Ledger, view: View, rules: Rules) -> Decision:
+    will, obeyed, notes = _apply_words(ledger, None, view.entries, rules, _Will.of_running(ledger.poll.paused))
+    ledger = change(_obey(ledger, obeyed), paused=will.paused)
+    if will.stopped:
+        return replace(_stop(ledger, view), notes=notes)
+    decision = _take_up(ledger, view, rules)
+    return replace(decision, notes=(*notes, *decision.notes))
+
+
+def _take_up(ledger: Ledger, view: View, rules: Rules) -> Decision:
+    """New entries become pending events, in order; what is not for us is settled and told."""
+    events: list[Event] = []
+    notes: list[Note] = []
+    for entry in _fresh(ledger, view.entries):
+        reading = read(entry, rules)
+        if reading.dropped:
+            notes.append(_dropped(ledger, entry.key, reading.dropped))
+        if reading.dropped or _says_nothing(reading):
+            ledger = settle(ledger, entry.key)
+            continue
+        ledger = accept(ledger, entry.key, entry.author)
+        events.append(
+            Event(
+                ref=ledger.ref,
+                key=entry.key,
+                url=entry.url,
+                title=view.item.title if view.item else ledger.title,
+                author=entry.author,
+                body=reading.text,
+                created_at=entry.created_at,
+                truncated=entry.truncated,
+            )
+        )
+    if view.thread is not None:
+        ledger, more = _settle_vanished(ledger, view.thread)
+        notes += more
+    return Decision(ledger, tuple(events), notes=tuple(notes))
+
+
+def _settle_vanished(ledger: Ledger, thread: Sequence[Entry]) -> tuple[Ledger, list[Note]]:
+    """What was accepted, lost its payload, and is not in the thread any more cannot be delivered by anybody."""
+    there = {entry.key for entry in thread}
+    lost = [
+        key
+        for key, entry in ledger.poll.pending.items()
+        if entry.state is Standing.LOST and key not in there and not is_spawn(key) and entry.kind is not Kind.CLOSE
+    ]
+    for key in lost:
+        ledger = settle(ledger, key)
+    return ledger, [_note("dispatch.dropped", ledger, key, reason="deleted") for key in lost]
+
+
+# --- endings -------------------------------------------------------------------------------------------------------
+
+
+def _decide_absent(ledger: Ledger | None, view: View, rules: Rules) -> Decision:
+    if ledger is None:
+        return Decision(None)
+    poll = ledger.poll
+    if view.presence is Presence.AWAY:
+        pausable = poll.phase in (Phase.STARTING, Phase.LIVE) and not poll.away
+        return Decision(change(ledger, away=True) if pausable else None)
+    if poll.phase is Phase.WAITING:
+        return Decision(end(ledger, view.reason))
+    if poll.phase is Phase.STARTING and not _may_have_begun(ledger, view):
+        return Decision(end(ledger, view.reason))
+    if poll.phase is Phase.STARTING:
+        heard = _remember_news(ledger, view)  # it is closed once it is known whether the spawn arrived
+        return Decision(None if heard is ledger else heard)
+    return _last_words(ledger, view, rules) if poll.phase is Phase.LIVE else Decision(None)
+
+
+def _last_words(ledger: Ledger, view: View, rules: Rules) -> Decision:
+    """An item that left is still listened to for a while; then its close comes, behind everything accepted."""
+    present = change(ledger, away=False, behind=ledger.poll.behind and view.thread is None)
+    decision = _live(present, view, rules)
+    heard = decision.ledger or ledger
+    if view.presence is Presence.GONE and heard.poll.phase is Phase.LIVE:
+        closing = _close(change(heard, paused=False), view.reason)
+        return replace(closing, events=(*decision.events, *closing.events), notes=decision.notes)
+    return replace(decision, ledger=None) if heard == ledger else decision
+
+
+def _stop(ledger: Ledger, view: View) -> Decision:
+    """A person said stop: what has not begun is withdrawn, and a session that may exist is closed."""
+    idle = [key for key, entry in ledger.poll.pending.items() if key != view.running and not entry.state.may_have_begun]
+    ledger = withdraw(ledger, *idle)
+    if ledger.poll.phase is Phase.STARTING and not ledger.poll.pending:
+        return Decision(end(ledger, STOPPED))
+    return _close(change(ledger, paused=False), STOPPED)
+
+
+def _close(ledger: Ledger, reason: str) -> Decision:
+    ledger = accept(change(ledger, phase=Phase.ENDING, reason=reason), ledger.close_key, None)
+    return Decision(ledger, (closing_event(ledger),))
+
+
+def closing_event(ledger: Ledger) -> Event:
+    """The close of an item that is ending; all of it stands in the ledger."""
+    return Event(
+        ref=ledger.ref,
+        key=ledger.close_key,
+        url=ledger.url,
+        title=ledger.title,
+        author=None,
+        body="",
+        created_at="",
+        reason=ledger.poll.reason,
+    )
+
+
+# --- words ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Will:
+    """What the people want of an item, after the words so far."""
+
+    wants: bool
+    stopped: bool
+    paused: bool
+
+    @classmethod
+    def of_running(cls, paused: bool) -> _Will:  # noqa: FBT001 (the one thing that can differ)
+        return cls(wants=True, stopped=False, paused=paused)
+
+    def after(self, word: Word) -> _Will:
+        match word:
+            case Word.START:
+                return _Will(wants=True, stopped=False, paused=False)
+            case Word.STOP:
+                return _Will(wants=False, stopped=True, paused=False)
+            case Word.PAUSE:
+                return replace(self, paused=True)
+            case Word.RESUME:
+                return replace(self, paused=False)
+
+
+def _fresh(ledger: Ledger, entries: Iterable[Entry]) -> list[Entry]:
+    return in_order([entry for entry in entries if not ledger.knows(entry.key)])
+
+
+def _words(ledger: Ledger, entries: Iterable[Entry], rules: Rules) -> list[tuple[str, Reading]]:
+    """Entries with control words that were not obeyed yet, in thread order."""
+    readings = ((entry.key, read(entry, rules)) for entry in _fresh(ledger, entries))
+    return [(key, reading) for key, reading in readings if reading.words and key not in ledger.poll.obeyed]
+
+
+def _apply_words(
+    ledger: Ledger, item: WorkItem | None, entries: Sequence[Entry], rules: Rules, will: _Will
+) -> tuple[_Will, list[tuple[str, str]], tuple[Note, ...]]:
+    """What the people want after these words, the keys obeyed (with the text beside them), and what to tell."""
+    readings = _words(ledger, entries, rules)
+    if item is not None and rules.may_speak(item.author) and _BODY not in ledger.poll.obeyed:
+        own = read_text(item.body, rules)
+        readings = [(_BODY, own), *readings] if own.words else readings
+    notes = []
+    for key, reading in readings:
+        if reading.word is None:
+            notes.append(_note("control.ambiguous", ledger, key, reason=" and ".join(sorted(reading.words))))
+        else:
+            will = will.after(reading.word)
+            notes.append(_note("control.applied", ledger, key, reason=str(reading.word)))
+    return will, [(key, reading.text) for key, reading in readings], tuple(notes)
+
+
+def _obey(ledger: Ledger, obeyed: Iterable[tuple[str, str]]) -> Ledger:
+    """Words are settled; of an entry with other text beside them only the words are done with."""
+    keys = list(obeyed)
+    if not keys:
+        return ledger
+    with_text = {key for key, text in keys if text or key == _BODY}
+    alone = [key for key, _ in keys if key not in with_text]
+    ledger = change(ledger, obeyed=ledger.poll.obeyed | with_text)
+    return settle(ledger, *alone) if alone else ledger
+
+
+def _note(name: str, ledger: Ledger, key: str, *, reason: str) -> Note:
+    return Note(name, {"ref": ledger.ref, "key": key, "reason": reason})
+
+
+def _dropped(ledger: Ledger, key: str, why: Dropped) -> Note:
+    if why is Dropped.RENAMED:
+        return _note("poll.edited", ledger, key, reason=str(why))
+    return _note("dispatch.dropped", ledger, key, reason=str(why))

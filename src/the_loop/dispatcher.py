@@ -1,0 +1,161 @@
+"""Hands events over: one at a time per item, a bounded number at once, in the order in which items came up.
+
+It keeps no events of its own. What is next for an item is asked of the outbox at the moment a slot is free, so a word
+that withdraws or pauses takes effect up to that moment, and whatever was only waiting is still in its ledger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from the_loop.model import Note, Outcome, Verdict
+from the_loop.outbox import Handover, Outbox
+from the_loop.runners.base import Trace
+
+_FIRST_PAUSE_S: Final = 5.0
+_LONGEST_PAUSE_S: Final = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class StopReport:
+    """What a stop found: delivery ids accepted but not begun, and those that go on without us."""
+
+    abandoned: tuple[str, ...]
+    left_running: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    handover: Handover
+    task: asyncio.Task[None]
+
+
+class Dispatcher:
+    """`may_hand_over` is asked before each hand-over; once it says no, nothing is handed over any more."""
+
+    def __init__(
+        self, outbox: Outbox, *, limit: int, tell: Callable[[Note], None], may_hand_over: Callable[[], bool]
+    ) -> None:
+        self.limit = limit
+        self.pause_reason = ""
+        self._outbox = outbox
+        self._tell = tell
+        self._may_hand_over = may_hand_over
+        self._ready: dict[str, None] = {}
+        self._running: dict[str, _Running] = {}
+        self._is_closed = False
+        self._pause_s = 0.0
+        self._resume: asyncio.TimerHandle | None = None
+
+    def offer(self, ref: str) -> None:
+        """This item may have something to hand over."""
+        if not self._is_closed:
+            self._ready[ref] = None
+            self._pump()
+
+    def adopt(self, handover: Handover) -> None:
+        """Wait for a delivery that an earlier poller started. It counts, but waits for no slot: it runs already."""
+        self._tell(Note("dispatch.adopted", {"ref": handover.ref, "key": handover.key}))
+        self._begin(handover, adopted=True)
+
+    def running(self, ref: str) -> str | None:
+        """The key of the item's event that is being delivered."""
+        running = self._running.get(ref)
+        return running.handover.key if running else None
+
+    @property
+    def running_count(self) -> int:
+        return len(self._running)
+
+    @property
+    def is_stuck(self) -> bool:
+        """True if something is due that cannot be handed over."""
+        return bool(self._ready)
+
+    async def drain(self) -> None:
+        """Return when nothing runs and nothing more can be handed over."""
+        while self._running:
+            await asyncio.wait([running.task for running in self._running.values()])
+
+    def resume(self) -> None:
+        """Try again now, whatever pause there is."""
+        if self._resume is not None:
+            self._resume.cancel()
+            self._resume = None
+        self.pause_reason = ""
+        self._pump()
+
+    async def stop(self) -> StopReport:
+        """Hand over nothing more and wait for nothing. Deliveries go on; what was not begun is put back."""
+        self._is_closed = True
+        if self._resume is not None:
+            self._resume.cancel()
+        left = list(self._running.values())
+        for running in left:
+            running.task.cancel()
+        await asyncio.gather(*(running.task for running in left), return_exceptions=True)
+        runs_on = {
+            running.handover.ref: running.handover
+            for running in left
+            if self._outbox.runner.look(running.handover.offer).trace is Trace.RUNNING
+        }
+        abandoned = self._outbox.release_all({ref: handover.key for ref, handover in runs_on.items()})
+        return StopReport(tuple(abandoned), tuple(handover.offer.delivery_id for handover in runs_on.values()))
+
+    def _pump(self) -> None:
+        while self._ready and len(self._running) < self.limit and not self._is_closed and not self.pause_reason:
+            ref = next(iter(self._ready))
+            del self._ready[ref]
+            if ref in self._running:
+                continue  # it is asked again when that has ended
+            if not self._may_hand_over():
+                self._is_closed = True
+                return
+            try:
+                handover = self._outbox.next(ref)
+            except OSError as error:
+                self._tell(Note("item.failed", {"ref": ref, "reason": error.strerror or str(error)}))
+                continue  # the next cycle offers it again
+            if handover is not None:
+                self._begin(handover, adopted=False)
+
+    def _begin(self, handover: Handover, *, adopted: bool) -> None:
+        task = asyncio.create_task(self._serve(handover, adopted=adopted))
+        self._running[handover.ref] = _Running(handover, task)
+
+    async def _serve(self, handover: Handover, *, adopted: bool) -> None:
+        runner = self._outbox.runner
+        try:
+            outcome = await (runner.adopt if adopted else runner.deliver)(handover.offer)
+            await self._conclude(handover, outcome)
+            self._note_start(outcome)
+        finally:
+            del self._running[handover.ref]
+            self.offer(handover.ref)
+
+    async def _conclude(self, handover: Handover, outcome: Outcome) -> None:
+        """Record the outcome, for as long as the disk refuses; the item's queue waits that long."""
+        wait_s = 1.0
+        while True:
+            try:
+                self._outbox.conclude(handover, outcome)
+            except OSError as error:
+                reason = f"cannot record an outcome: {error.strerror or error}, trying again"
+                self._tell(Note("item.failed", {"ref": handover.ref, "reason": reason}))
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, 30.0)
+            else:
+                return
+
+    def _note_start(self, outcome: Outcome) -> None:
+        """A receiver that cannot be started at all would refuse everything: pause, growing, until one starts."""
+        if outcome.verdict is not Verdict.UNSTARTABLE:
+            self._pause_s = 0.0
+        elif not self.pause_reason:
+            self._pause_s = min(max(_FIRST_PAUSE_S, 2 * self._pause_s), _LONGEST_PAUSE_S)
+            self.pause_reason = outcome.reason
+            self._tell(Note("dispatch.paused", {"reason": outcome.reason, "seconds": round(self._pause_s)}))
+            self._resume = asyncio.get_running_loop().call_later(self._pause_s, self.resume)

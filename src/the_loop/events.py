@@ -1,0 +1,192 @@
+"""Every event of the decision trail: its name, level and sentence, and where it is written.
+
+An event is an interface (documented in docs/usage/events.md): names and fields change with a note in the changelog.
+Text from outside travels in fields only, made printable and capped; a sentence is built from names we chose.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, Protocol, TextIO
+
+from the_loop.model import Note, delivery_id, timestamp
+
+FIELD_LIMIT: Final = 2000  # characters
+LOG_LIMIT: Final = 10 << 20  # bytes; one older file is kept
+INFO, WARNING, ERROR, NOTICE = "info", "warning", "error", "notice"
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How an event is told: `sentence` is formatted with the event's fields, missing ones empty."""
+
+    level: str
+    sentence: str
+
+
+CATALOG: Final[Mapping[str, Form]] = {
+    "poller.started": Form(NOTICE, "holding {path} as pid {pid}, uid {uid}"),
+    "poller.blocked": Form(WARNING, "not started: {reason}"),
+    "poller.stopping": Form(NOTICE, "stopping: {reason}"),
+    "poller.restored": Form(WARNING, "put {path} back: it was removed or replaced"),
+    "poll.cycle": Form(INFO, "cycle: {items} items, {delivered} delivered, {errors} errors in {seconds} s{suffix}"),
+    "poll.spawned": Form(INFO, "started {ref}"),
+    "poll.comment_forwarded": Form(INFO, "delivered {deliveryId}"),
+    "poll.comment_failed": Form(WARNING, "refused {deliveryId} (attempt {attempt}): {reason}"),
+    "poll.comment_held": Form(WARNING, "holding {deliveryId}, nobody can tell whether it arrived: {reason}"),
+    "poll.spawn_failed": Form(WARNING, "refused {deliveryId} (attempt {attempt}): {reason}"),
+    "poll.rearmed": Form(NOTICE, "trying {deliveryId} again: {reason}"),
+    "poll.attempts_released": Form(INFO, "put {count} events back, their budgets unchanged"),
+    "poll.edited": Form(INFO, "not delivered again, {deliveryId} was {reason}"),
+    "dispatch.abandoned": Form(INFO, "accepted but not begun: {deliveryId}"),
+    "dispatch.left_running": Form(NOTICE, "left running: {deliveryId}"),
+    "dispatch.adopted": Form(NOTICE, "waiting for a delivery of an earlier run: {deliveryId}"),
+    "dispatch.dropped": Form(INFO, "not delivered ({reason}): {deliveryId}"),
+    "dispatch.paused": Form(ERROR, "all deliveries wait {seconds} s: {reason}"),
+    "dispatch.uncertain": Form(WARNING, "nobody can tell whether {deliveryId} arrived: {reason}"),
+    "control.applied": Form(NOTICE, "{reason} for {ref}, by {deliveryId}"),
+    "control.ambiguous": Form(WARNING, "{deliveryId} says {reason}, so neither"),
+    "session.started": Form(INFO, "session of {ref} started"),
+    "session.closed": Form(INFO, "session of {ref} closed: {reason}"),
+    "ledger.held": Form(ERROR, "holding {ref}, its ledger cannot be used: {reason}"),
+    "item.failed": Form(ERROR, "cannot process {ref}: {reason}"),
+    "source.failed": Form(WARNING, "source {source}: {reason}"),
+    "source.waiting": Form(WARNING, "source {source} waits until {until}: {reason}"),
+    "source.recovered": Form(NOTICE, "source {source} answers again"),
+    "config.reloaded": Form(NOTICE, "configuration '{path}' is in force"),
+    "config.rejected": Form(ERROR, "configuration kept as it was: {reason}"),
+}
+
+
+class Sink(Protocol):
+    def write(self, event: Mapping[str, Any]) -> None:
+        """Record one event. Raises OSError."""
+
+
+class Trail:
+    """Tells events to a sink; what cannot be written is said on stderr once, and costs nothing else."""
+
+    def __init__(self, sink: Sink, now: Callable[[], float]) -> None:
+        self._sink = sink
+        self._now = now
+        self._is_broken = False
+
+    def tell(self, note: Note) -> None:
+        event = compose(note, self._now())
+        try:
+            self._sink.write(event)
+            self._is_broken = False
+        except OSError as error:
+            if not self._is_broken:
+                say(f"the-loop: cannot write the event log: {error.strerror or error}")
+            self._is_broken = True
+
+
+def compose(note: Note, now: float) -> dict[str, Any]:
+    """The event as `events --json` shows it: `time`, `event`, `level`, `message` and the fields that apply."""
+    form = CATALOG[note.name]
+    fields = {name: _safe(value) for name, value in note.fields.items() if value is not None}
+    key = fields.pop("key", None)
+    if key is not None and "ref" in fields:
+        fields.setdefault("deliveryId", delivery_id(fields["ref"], key))
+    suffix = ", interrupted" if fields.get("interrupted") else ""
+    message = form.sentence.format_map(_Blank({**fields, "suffix": suffix}))
+    return {"time": timestamp(now), "event": note.name, "level": form.level, "message": message, **fields}
+
+
+class _Blank(dict[str, Any]):
+    def __missing__(self, key: str) -> str:
+        return ""
+
+
+def _safe(value: Any) -> Any:
+    """Text without line breaks and control characters, and not longer than FIELD_LIMIT; numbers as they are."""
+    if not isinstance(value, str):
+        return value
+    text = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in value[: FIELD_LIMIT + 1])
+    return text if len(text) <= FIELD_LIMIT else text[: FIELD_LIMIT - 1] + "…"
+
+
+class JsonLog:
+    """`logs/events.jsonl`: one object a line, in ASCII; rotated to `.1` above LOG_LIMIT."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def write(self, event: Mapping[str, Any]) -> None:
+        rotate(self._path)
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.fchmod(descriptor, 0o600)
+            os.write(descriptor, json.dumps(event).encode("ascii") + b"\n")
+        finally:
+            os.close(descriptor)
+
+
+class Teller:
+    """Messages for people on a stream, one line an event, beside the sink that keeps them."""
+
+    def __init__(self, sink: Sink, stream: TextIO | None, *, verbose: bool) -> None:
+        self._sink = sink
+        self._stream = stream
+        self._verbose = verbose
+
+    def write(self, event: Mapping[str, Any]) -> None:
+        if self._verbose or event["level"] != INFO:
+            with contextlib.suppress(OSError, ValueError):
+                print(f"the-loop: {event['event']}: {event['message']}", file=self._stream, flush=True)
+        self._sink.write(event)
+
+
+def rotate(path: Path) -> None:
+    """Move a log over its limit to `.1`."""
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_size > LOG_LIMIT:
+            path.rename(path.with_name(f"{path.name}.1"))
+
+
+def read_log(path: Path) -> Iterator[dict[str, Any]]:
+    """The events in a log and its older part, oldest first; a line that is cut or garbled is passed over.
+
+    Raises OSError for a log that cannot be read; a missing one has no events.
+    """
+    for file in (path.with_name(f"{path.name}.1"), path):
+        try:
+            lines = file.open("rb")
+        except FileNotFoundError:
+            continue
+        with lines:
+            for line in lines:
+                event = parse_line(line)
+                if event is not None:
+                    yield event
+
+
+def parse_line(line: bytes) -> dict[str, Any] | None:
+    """One line of a log, or None where it is not a whole event."""
+    try:
+        event = json.loads(line)
+        datetime.fromisoformat(event["time"])
+    except (ValueError, TypeError, KeyError):
+        return None
+    return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None
+
+
+def matches(event: Mapping[str, Any], source: str | None, since: datetime | None) -> bool:
+    """True if the event is of this part of the trail (`poll` as in `poll.*`, or a source's name) and not older."""
+    if source and source not in (event["event"].partition(".")[0], event.get("source")):
+        return False
+    return since is None or datetime.fromisoformat(event["time"]) >= since
+
+
+def say(text: str) -> None:
+    """A message for people; a closed stderr is no reason to fail."""
+    with contextlib.suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)

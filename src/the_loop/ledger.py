@@ -1,0 +1,354 @@
+"""The durable record of one item, its file format, and the one table of what may become of it.
+
+Format 1 (`portable/<slug>.json`)::
+
+    {"schema": 1, "ref", "id", "url", "title", "g",
+     "poll": {"phase", "reason", "paused", "away", "behind",
+              "seenComments": ["comment:1", …],         settled, for ever
+              "obeyed": ["comment:2", …],               control words applied, the rest of the text not settled yet
+              "commentAttempts": {"comment:3": 1},      refusals only
+              "gaveUp": {"comment:3": ["0.1.0"]},       the versions that gave up
+              "spawn": {"attempts": 0, "gaveUp": []},
+              "pending": {"comment:3": {"kind", "attempt", "state", "offer", …}}}}
+
+`pending` is in the order of acceptance and is the item's queue. Its `offer` numbers the hand-overs of an event; it
+rises with every recorded outcome, so that files of an earlier offer are told from those of the present one.
+Unknown keys survive on every level. A record `{"schema", "ref", "held"}` stands where a ledger could not be read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from the_loop.model import Kind, WorkItem
+
+SCHEMA: Final = 1
+
+
+class Phase(StrEnum):
+    """Where an item's session stands."""
+
+    WAITING = "waiting"  # for the start word
+    STARTING = "starting"  # its spawn is pending
+    LIVE = "live"  # its spawn was delivered
+    ENDING = "ending"  # its close is pending
+    ENDED = "ended"
+
+    @property
+    def has_queue(self) -> bool:
+        return self in (Phase.STARTING, Phase.LIVE, Phase.ENDING)
+
+    @property
+    def is_open(self) -> bool:
+        """True while the item's end would mean something."""
+        return self in (Phase.WAITING, Phase.STARTING, Phase.LIVE)
+
+
+PHASES: Final[Mapping[Phase | None, frozenset[Phase]]] = {
+    None: frozenset({Phase.WAITING, Phase.STARTING, Phase.ENDED}),  # ENDED: its last word was stop
+    Phase.WAITING: frozenset({Phase.STARTING, Phase.ENDED}),
+    Phase.STARTING: frozenset({Phase.LIVE, Phase.ENDING, Phase.ENDED}),  # ENDED: withdrawn before it was begun
+    Phase.LIVE: frozenset({Phase.ENDING}),
+    Phase.ENDING: frozenset({Phase.ENDED}),
+    Phase.ENDED: frozenset({Phase.STARTING, Phase.WAITING}),  # reopened, or told to start
+}
+
+
+class Standing(StrEnum):
+    """How one pending event stands. Whether it runs right now is known by its keeper alone."""
+
+    QUEUED = "queued"
+    RELEASED = "released"  # not begun when the poller stopped; a spawn is built anew from its thread
+    RUNNING = "running"  # left running when the poller stopped
+    REFUSED = "refused"  # waits for its next try
+    LATER = "later"  # its receiver asked for later
+    UNCERTAIN = "uncertain"  # begun, outcome unknown, offered again with a mark
+    HELD = "held"  # begun, outcome unknown, the operator decides
+    GAVE_UP = "gave-up"
+    LOST = "lost"  # its payload is not on this machine; read again from the thread
+
+    @property
+    def may_have_begun(self) -> bool:
+        """True if the receiver may have got it: the same bytes are offered again, nothing is rebuilt or withdrawn."""
+        return self in (Standing.RUNNING, Standing.UNCERTAIN, Standing.HELD)
+
+
+_OUTCOMES: Final = frozenset(
+    {Standing.REFUSED, Standing.LATER, Standing.UNCERTAIN, Standing.HELD, Standing.GAVE_UP, Standing.QUEUED}
+)
+_BY_STOP: Final = frozenset({Standing.RELEASED, Standing.RUNNING, Standing.LOST})
+STANDINGS: Final[Mapping[Standing, frozenset[Standing]]] = {
+    Standing.QUEUED: _OUTCOMES | _BY_STOP,
+    Standing.RELEASED: _OUTCOMES | _BY_STOP,
+    Standing.RUNNING: _OUTCOMES | _BY_STOP,
+    Standing.REFUSED: _OUTCOMES | _BY_STOP,
+    Standing.LATER: _OUTCOMES | _BY_STOP,
+    Standing.UNCERTAIN: _OUTCOMES | _BY_STOP,
+    Standing.HELD: frozenset({Standing.UNCERTAIN, Standing.LOST}),  # by `ledger retry`; or moved to another machine
+    Standing.GAVE_UP: frozenset({Standing.QUEUED, Standing.RELEASED, Standing.LOST}),  # re-armed
+    Standing.LOST: frozenset({Standing.QUEUED, Standing.UNCERTAIN, Standing.LOST}),
+}
+
+
+class Pending(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One accepted event that is not settled. Times are epoch seconds, pauses seconds."""
+
+    kind: Kind
+    attempt: int  # the number this try will have if it is refused
+    state: Standing
+    offer: int = 1
+    unknown: int = 0  # hand-overs without an outcome, in a row
+    redelivery: bool = False  # an earlier hand-over may have arrived
+    author: str | None = None
+    carries: tuple[str, ...] = ()  # what a spawn settles with it
+    pause: float = 0.0  # the wait that was set
+    retry_at: float = 0.0  # when it is over; never further off than `pause`
+    extra: dict[str, Any] = {}
+
+
+class Spawn(Struct, frozen=True, rename="camel"):
+    attempts: int = 0
+    gave_up: tuple[str, ...] = ()
+    extra: dict[str, Any] = {}
+
+
+class Poll(Struct, frozen=True, rename="camel"):
+    phase: Phase
+    reason: str = ""  # why it ended
+    paused: bool = False
+    away: bool = False  # its label is gone
+    behind: bool = False  # its whole thread has to be read again before single rows count
+    seen_comments: frozenset[str] = frozenset()
+    obeyed: frozenset[str] = frozenset()
+    comment_attempts: dict[str, int] = {}
+    gave_up: dict[str, tuple[str, ...]] = {}
+    spawn: Spawn = Spawn()
+    pending: dict[str, Pending] = {}
+    extra: dict[str, Any] = {}
+
+
+class Ledger(Struct, frozen=True, rename="camel"):
+    """One item. Values are never changed in place: every transition returns a new one."""
+
+    ref: str
+    id: str
+    url: str
+    title: str
+    g: int
+    poll: Poll
+    schema: int = SCHEMA
+    extra: dict[str, Any] = {}
+
+    @property
+    def spawn_key(self) -> str:
+        return f"{Kind.SPAWN}:{self.g}"
+
+    @property
+    def close_key(self) -> str:
+        return f"{Kind.CLOSE}:{self.g}"
+
+    def attempts(self, key: str) -> int:
+        """Refusals of this event so far."""
+        return self.poll.spawn.attempts if is_spawn(key) else self.poll.comment_attempts.get(key, 0)
+
+    def knows(self, key: str) -> bool:
+        """True if this entry is settled, queued, or carried by the pending spawn."""
+        pending = self.poll.pending.get(key)
+        if pending is not None:
+            return pending.state is not Standing.LOST
+        return key in self.poll.seen_comments or any(key in other.carries for other in self.poll.pending.values())
+
+
+class UnreadableLedger(ValueError):
+    """The file holds no ledger; the sentence says why."""
+
+
+class NewerLedger(UnreadableLedger):
+    """The file was written by a newer version, and is left as it is."""
+
+
+T = TypeVar("T", bound=Struct)
+
+
+def is_spawn(key: str) -> bool:
+    return key.startswith(f"{Kind.SPAWN}:")
+
+
+def new_ledger(item: WorkItem, phase: Phase, g: int = 0) -> Ledger:
+    return Ledger(ref=item.ref, id=item.id, url=item.url, title=item.title, g=g, poll=Poll(phase=phase))
+
+
+def restarted(ledger: Ledger, item: WorkItem) -> Ledger:
+    """The ledger for one more start of its item, with the item's present url and title."""
+    return msgspec.structs.replace(ledger, g=ledger.g + 1, url=item.url, title=item.title)
+
+
+def change(ledger: Ledger, **poll: Any) -> Ledger:
+    """`ledger` with these fields of its `poll` part; a change of phase has to be in the table."""
+    phase = poll.get("phase")
+    if phase is not None and phase is not ledger.poll.phase and phase not in PHASES[ledger.poll.phase]:
+        raise ValueError(f"{ledger.ref}: no way from {ledger.poll.phase} to {phase}")
+    return msgspec.structs.replace(ledger, poll=msgspec.structs.replace(ledger.poll, **poll))
+
+
+def accept(ledger: Ledger, key: str, author: str | None, carries: tuple[str, ...] = ()) -> Ledger:
+    """Take an event up: it is pending from now on. One whose payload was lost keeps its place and history."""
+    before = ledger.poll.pending.get(key)
+    if before is not None and before.state is Standing.LOST:
+        state = Standing.UNCERTAIN if before.redelivery else Standing.QUEUED
+        entry = msgspec.structs.replace(before, state=state, author=author, carries=carries)
+    else:
+        kind = Kind(key.partition(":")[0])
+        entry = Pending(kind, ledger.attempts(key) + 1, Standing.QUEUED, author=author, carries=carries)
+    return change(ledger, pending={**ledger.poll.pending, key: entry})
+
+
+def move(ledger: Ledger, key: str, state: Standing, **fields: Any) -> Ledger:
+    """The pending event in another standing; raises ValueError for a change that is not in the table."""
+    entry = ledger.poll.pending[key]
+    if state is not entry.state and state not in STANDINGS[entry.state]:
+        raise ValueError(f"{ledger.ref}/{key}: no way from {entry.state} to {state}")
+    entry = msgspec.structs.replace(entry, state=state, **fields)
+    return change(ledger, pending={**ledger.poll.pending, key: entry})
+
+
+def settle(ledger: Ledger, *keys: str) -> Ledger:
+    """These are done with, for ever; what was kept about them but the fact itself is forgotten."""
+    done = set(keys)
+    for key in keys:
+        done.update(ledger.poll.pending[key].carries if key in ledger.poll.pending else ())
+    poll = ledger.poll
+    return change(
+        ledger,
+        pending={key: entry for key, entry in poll.pending.items() if key not in done},
+        seen_comments=poll.seen_comments | done,
+        obeyed=poll.obeyed - done,
+        comment_attempts={key: count for key, count in poll.comment_attempts.items() if key not in done},
+        gave_up={key: versions for key, versions in poll.gave_up.items() if key not in done},
+        spawn=Spawn(extra=poll.spawn.extra) if any(map(is_spawn, keys)) else poll.spawn,
+    )
+
+
+def withdraw(ledger: Ledger, *keys: str) -> Ledger:
+    """These were never begun and are not wanted any more: unsettled, uncounted, as if never accepted."""
+    gone = set(keys)
+    poll = ledger.poll
+    return change(
+        ledger,
+        pending={key: entry for key, entry in poll.pending.items() if key not in gone},
+        comment_attempts={key: count for key, count in poll.comment_attempts.items() if key not in gone},
+        spawn=Spawn(extra=poll.spawn.extra) if any(map(is_spawn, gone)) else poll.spawn,
+    )
+
+
+def count_refusal(ledger: Ledger, key: str) -> Ledger:
+    """One more attempt of this event; the pending entry names the next one."""
+    attempts = ledger.attempts(key) + 1
+    if is_spawn(key):
+        ledger = change(ledger, spawn=msgspec.structs.replace(ledger.poll.spawn, attempts=attempts))
+    else:
+        ledger = change(ledger, comment_attempts={**ledger.poll.comment_attempts, key: attempts})
+    return move(ledger, key, ledger.poll.pending[key].state, attempt=attempts + 1)
+
+
+def give_up(ledger: Ledger, key: str, version: str) -> Ledger:
+    """This version tried often enough."""
+    ledger = move(ledger, key, Standing.GAVE_UP)
+    if is_spawn(key):
+        versions = (*ledger.poll.spawn.gave_up, version)
+        return change(ledger, spawn=msgspec.structs.replace(ledger.poll.spawn, gave_up=versions))
+    versions = (*ledger.poll.gave_up.get(key, ()), version)
+    return change(ledger, gave_up={**ledger.poll.gave_up, key: versions})
+
+
+def rearm(ledger: Ledger, key: str) -> Ledger:
+    """Try a given-up event again from the first attempt on; which versions gave up stays known."""
+    if is_spawn(key):
+        ledger = change(ledger, spawn=msgspec.structs.replace(ledger.poll.spawn, attempts=0))
+    else:
+        attempts = {other: count for other, count in ledger.poll.comment_attempts.items() if other != key}
+        ledger = change(ledger, comment_attempts=attempts)
+    state = Standing.RELEASED if is_spawn(key) else Standing.QUEUED
+    return move(ledger, key, state, attempt=1, unknown=0, pause=0.0, retry_at=0.0)
+
+
+def versions_that_gave_up(ledger: Ledger, key: str) -> tuple[str, ...]:
+    return ledger.poll.spawn.gave_up if is_spawn(key) else ledger.poll.gave_up.get(key, ())
+
+
+def after_receipt(ledger: Ledger, key: str) -> Ledger:
+    """The event arrived: settled, and a spawn or a close moves the session on."""
+    if ledger.poll.pending[key].kind is Kind.CLOSE:
+        return end(ledger, ledger.poll.reason)
+    ledger = settle(ledger, key)
+    if is_spawn(key) and ledger.poll.phase is Phase.STARTING:
+        ledger = change(ledger, phase=Phase.LIVE)
+    return ledger
+
+
+def end(ledger: Ledger, reason: str) -> Ledger:
+    """The session is over: nothing is queued any more, and its close is settled if it was pending."""
+    if ledger.close_key in ledger.poll.pending:
+        ledger = settle(ledger, ledger.close_key)
+    ledger = withdraw(ledger, *ledger.poll.pending)
+    return change(ledger, phase=Phase.ENDED, reason=reason, paused=False, away=False)
+
+
+def decode(content: bytes, ref: str | None = None) -> Ledger:
+    """The ledger in `content`. Raises UnreadableLedger; NewerLedger for a schema above ours."""
+    try:
+        tree = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableLedger(f"it is not JSON: {error}") from error
+    if not isinstance(tree, dict):
+        raise UnreadableLedger(f"it holds {type(tree).__name__}, not an object")
+    schema = tree.get("schema")
+    if isinstance(schema, int) and schema > SCHEMA:
+        raise NewerLedger(f"it has schema {schema}, this version knows up to {SCHEMA}")
+    if schema != SCHEMA:
+        raise UnreadableLedger(f"its schema is {schema!r}, not {SCHEMA}")
+    try:
+        ledger = _ledger(tree)
+    except (msgspec.ValidationError, TypeError, AttributeError) as error:
+        raise UnreadableLedger(f"it has the wrong shape: {error}") from error
+    if ref is not None and ledger.ref != ref:
+        raise UnreadableLedger(f"it is the ledger of '{ledger.ref}'")
+    return ledger
+
+
+def encode(ledger: Ledger) -> dict[str, Any]:
+    """The file's tree; unknown keys stand where they stood."""
+    tree = _built(ledger)
+    poll = tree["poll"] = _built(ledger.poll)
+    poll["seenComments"] = sorted(ledger.poll.seen_comments)
+    poll["obeyed"] = sorted(ledger.poll.obeyed)
+    poll["spawn"] = _built(ledger.poll.spawn)
+    poll["pending"] = {key: _built(entry) for key, entry in ledger.poll.pending.items()}
+    return tree
+
+
+def _ledger(tree: dict[str, Any]) -> Ledger:
+    poll = dict(tree["poll"]) if isinstance(tree.get("poll"), dict) else {}
+    pending = poll.get("pending", {})
+    spawn = poll.get("spawn", {})
+    poll["pending"] = {key: _known(entry, Pending) for key, entry in pending.items()}
+    poll["spawn"] = _known(spawn, Spawn)
+    return msgspec.convert({**_known(tree, Ledger), "poll": _known(poll, Poll)}, Ledger, strict=True)
+
+
+def _known(tree: Mapping[str, Any], kind: type[Struct]) -> dict[str, Any]:
+    """The keys that `kind` has, and under `extra` all others."""
+    names = set(kind.__struct_encode_fields__) - {"extra"}
+    known = {key: value for key, value in tree.items() if key in names}
+    return {**known, "extra": {key: value for key, value in tree.items() if key not in names}}
+
+
+def _built(value: Struct) -> dict[str, Any]:
+    tree: dict[str, Any] = msgspec.to_builtins(value)
+    return {**value.extra, **{key: part for key, part in tree.items() if key != "extra"}}  # type: ignore[attr-defined]

@@ -1,0 +1,306 @@
+"""Between the decisions and the receivers: what is written before a hand-over, and what is recorded after it.
+
+The commit order is what the promise rests on. Taking up: payloads, then the ledger, and only then a hand-over.
+Concluding: outcome (written by the keeper), then the ledger, then the files are removed. Whatever is cut off in
+between is found by `recover` and goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from the_loop.archive import Archive, HeldItem
+from the_loop.decide import Decision, closing_event
+from the_loop.guards import Dropped, Rules
+from the_loop.ledger import (
+    Ledger,
+    Pending,
+    Phase,
+    Standing,
+    change,
+    is_spawn,
+    move,
+    rearm,
+    settle,
+    versions_that_gave_up,
+)
+from the_loop.model import Event, Kind, Note, Outcome, Verdict, delivery_id
+from the_loop.runners.base import Offer, Runner, Trace
+from the_loop.runners.exec import remove_all, remove_marks
+from the_loop.state import StateRoot, read_json_object, to_json_bytes, write_durably
+from the_loop.verdicts import Policy, conclude, is_due
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """One event on its way to its receiver."""
+
+    ref: str
+    key: str
+    offer: Offer
+
+
+class Outbox:
+    """The pending events of all items. `rules_of` gives the rules of an item's source, None for one not configured."""
+
+    def __init__(
+        self,
+        root: StateRoot,
+        archive: Archive,
+        runner: Runner,
+        *,
+        policy: Policy,
+        rules_of: Callable[[str], Rules | None],
+        tell: Callable[[Note], None],
+        now: Callable[[], float],
+        offers_once: bool = False,
+    ) -> None:
+        self.runner = runner
+        self.policy = policy
+        self.delivered = 0  # receipts since the start
+        self._root = root
+        self._archive = archive
+        self._rules_of = rules_of
+        self._tell = tell
+        self._now = now
+        self._offers_once = offers_once
+        self._offered: set[tuple[str, str]] = set()
+
+    def commit(self, decision: Decision) -> None:
+        """Put a decision on disk, in its order. Raises OSError; what was written before that does no harm."""
+        for event in decision.events:
+            self._write_payload(event)
+        if decision.ledger is not None:
+            self._archive.save(decision.ledger)
+            for key in decision.withdrawn:
+                remove_all(self._stem(decision.ledger.ref, key))
+        for note in decision.notes:
+            self._tell(note)
+
+    def is_due(self, entry: Pending) -> bool:
+        """True if the event's wait is over. In a single run a refusal waits for the next run, not for a time."""
+        if self._offers_once and entry.state is Standing.REFUSED:
+            return True
+        return is_due(entry, self._now())
+
+    def next(self, ref: str) -> Handover | None:
+        """The event of this item that is to be handed over now, if any. Raises OSError."""
+        try:
+            ledger = self._archive.get(ref)
+        except HeldItem:
+            return None
+        rules = self._rules_of(ref)
+        if ledger is None or rules is None:
+            return None
+        key = self._head(ledger)
+        if key is None or (self._offers_once and (ref, key) in self._offered):
+            return None
+        entry = ledger.poll.pending[key]
+        if entry.kind not in (Kind.SPAWN, Kind.CLOSE) and not rules.may_speak(entry.author):
+            self._drop(ledger, key)
+            return self.next(ref)
+        if entry.kind is Kind.CLOSE and self._payload(ref, key) is None:
+            self._write_payload(closing_event(ledger))
+        if not self._refresh_payload(ref, key, entry):
+            self._archive.save(_lost(ledger, key))
+            return None
+        self._offered.add((ref, key))
+        return self._handover(ref, key, entry)
+
+    def conclude(self, handover: Handover, outcome: Outcome) -> None:
+        """Record what became of a hand-over, then remove its files. Raises OSError if it cannot be recorded."""
+        ref, key = handover.ref, handover.key
+        try:
+            ledger = self._archive.get(ref)
+        except HeldItem:
+            return  # its files keep the outcome for the day its ledger is back
+        if ledger is None or key not in ledger.poll.pending:
+            remove_all(handover.offer.stem)
+            return
+        after, notes = conclude(ledger, key, outcome, self.policy, self._now())
+        if after != ledger:
+            self._archive.save(after)
+        if key not in after.poll.pending:
+            remove_all(handover.offer.stem)
+        elif outcome.verdict is not Verdict.NEVER_BEGUN:
+            remove_marks(handover.offer.stem)
+        self.delivered += outcome.verdict is Verdict.DELIVERED
+        for note in notes:
+            self._tell(note)
+        if outcome.verdict is Verdict.UNKNOWN:
+            self._tell(Note("dispatch.uncertain", {"ref": ref, "key": key, "reason": outcome.reason}))
+
+    def recover(self) -> list[Handover]:
+        """Settle what an earlier life left: outcomes are recorded, what nobody began is offered again.
+
+        Returns what still runs. Removes files that no pending event stands behind.
+        """
+        running = []
+        for ledger in self._archive.with_pending():
+            for key in list(ledger.poll.pending):
+                try:
+                    running += self._recover_event(ledger.ref, key)
+                except OSError as error:  # its files keep what is known; its turn comes again
+                    self._tell(Note("item.failed", {"ref": ledger.ref, "reason": error.strerror or str(error)}))
+        self._remove_orphans()
+        return running
+
+    def release_all(self, running: Mapping[str, str]) -> list[str]:
+        """Put back what was accepted and not begun; the delivery ids. `running` events (by ref) are marked as such.
+
+        What cannot be written is left as it is: a queued event means the same to the next start.
+        """
+        released = []
+        for ledger in self._archive.with_pending():
+            after = ledger
+            for key, entry in ledger.poll.pending.items():
+                if key == running.get(ledger.ref):
+                    after = move(after, key, Standing.RUNNING)
+                elif entry.state is Standing.QUEUED:
+                    after = move(after, key, Standing.RELEASED)
+                    released.append(delivery_id(ledger.ref, key))
+            if after != ledger:
+                with suppress(OSError):
+                    self._archive.save(after)
+        return released
+
+    def offer_as_it_was(self, ref: str) -> None:
+        """A released spawn whose source cannot be asked goes out as it was built. Raises OSError."""
+        try:
+            ledger = self._archive.get(ref)
+        except HeldItem:
+            return
+        spawn = None if ledger is None else ledger.poll.pending.get(ledger.spawn_key)
+        if ledger is not None and spawn is not None and spawn.state is Standing.RELEASED:
+            self._archive.save(move(ledger, ledger.spawn_key, Standing.QUEUED))
+
+    def _head(self, ledger: Ledger) -> str | None:
+        """The first event that is not given up, if its turn has come."""
+        poll = ledger.poll
+        if not poll.phase.has_queue or (poll.phase is not Phase.ENDING and (poll.paused or poll.away)):
+            return None
+        for key, entry in poll.pending.items():
+            if entry.state is Standing.GAVE_UP:
+                continue
+            return key if self._is_offerable(key, entry) else None
+        return None
+
+    def _is_offerable(self, key: str, entry: Pending) -> bool:
+        match entry.state:
+            case Standing.QUEUED | Standing.UNCERTAIN | Standing.RUNNING:
+                return True
+            case Standing.RELEASED:
+                return not is_spawn(key)  # a spawn is built anew first, from its thread as it is then
+            case Standing.REFUSED | Standing.LATER:
+                return not is_spawn(key) and self.is_due(entry)
+            case _:
+                return False
+
+    def _recover_event(self, ref: str, key: str) -> Iterator[Handover]:
+        ledger = self._archive.get(ref)
+        entry = None if ledger is None else ledger.poll.pending.get(key)
+        if ledger is None or entry is None:
+            return
+        handover = self._handover(ref, key, entry)
+        look = self.runner.look(handover.offer)
+        if look.trace is Trace.RUNNING:
+            self._offered.add((ref, key))
+            yield handover
+        elif look.trace is Trace.DONE and look.outcome is not None:
+            self.conclude(handover, look.outcome)
+        elif look.trace is Trace.UNKNOWN:
+            self.conclude(handover, Outcome(Verdict.UNKNOWN, "it was begun, and cut off with its keeper"))
+        else:
+            self._recover_unbegun(ledger, key, entry)
+
+    def _recover_unbegun(self, ledger: Ledger, key: str, entry: Pending) -> None:
+        after = ledger
+        if self._payload(ledger.ref, key) is None:
+            after = _lost(ledger, key)
+        elif entry.state is Standing.GAVE_UP:
+            if self.policy.version not in versions_that_gave_up(ledger, key):
+                after = rearm(ledger, key)
+        elif entry.state is Standing.QUEUED or entry.state is Standing.RUNNING:
+            after = move(ledger, key, Standing.RELEASED)
+        if after != ledger:
+            self._archive.save(after)
+        if entry.state is Standing.GAVE_UP and after != ledger:
+            reason = f"version {self.policy.version} has not tried it yet"
+            self._tell(Note("poll.rearmed", {"ref": ledger.ref, "key": key, "reason": reason}))
+
+    def _remove_orphans(self) -> None:
+        """Files of events that are pending nowhere; those of held items stay, and what still runs is left alone."""
+        wanted = {
+            self._stem(ledger.ref, key).name for ledger in self._archive.with_pending() for key in ledger.poll.pending
+        }
+        held = self._archive.held()
+        for path in self._root.deliveries.iterdir():
+            stem = path.with_name(_stem_name(path.name))
+            if stem.name in wanted or _ref_in(stem) in held:
+                continue
+            if self.runner.look(Offer(stem.name, stem, 0, 0)).trace is not Trace.RUNNING:
+                remove_all(stem)
+
+    def _drop(self, ledger: Ledger, key: str) -> None:
+        self._archive.save(settle(ledger, key))
+        remove_all(self._stem(ledger.ref, key))
+        self._tell(Note("dispatch.dropped", {"ref": ledger.ref, "key": key, "reason": str(Dropped.UNAUTHORIZED)}))
+
+    def _handover(self, ref: str, key: str, entry: Pending) -> Handover:
+        stem = self._stem(ref, key)
+        return Handover(ref, key, Offer(delivery_id(ref, key), stem, entry.offer, entry.attempt))
+
+    def _stem(self, ref: str, key: str) -> Path:
+        return self._root.delivery(delivery_id(ref, key))
+
+    def _write_payload(self, event: Event) -> None:
+        content = {"schema": 1, **event.to_json(attempt=1, redelivery=False)}
+        write_durably(_payload_path(self._stem(event.ref, event.key)), to_json_bytes(content))
+
+    def _payload(self, ref: str, key: str) -> dict[str, Any] | None:
+        try:
+            return read_json_object(_payload_path(self._stem(ref, key)))
+        except (OSError, ValueError):
+            return None
+
+    def _refresh_payload(self, ref: str, key: str, entry: Pending) -> bool:
+        """Make the payload say which attempt this is; False if there is none that can be read."""
+        payload = self._payload(ref, key)
+        if payload is None:
+            return False
+        present = {**payload, "attempt": entry.attempt, "redelivery": entry.redelivery}
+        if present != payload:
+            write_durably(_payload_path(self._stem(ref, key)), to_json_bytes(present))
+        return True
+
+
+def _lost(ledger: Ledger, key: str) -> Ledger:
+    """Its payload is gone (the ledger came from another machine): read it again from the thread."""
+    entry = ledger.poll.pending[key]
+    if entry.kind is Kind.CLOSE:
+        return ledger
+    ledger = move(ledger, key, Standing.LOST, redelivery=entry.redelivery or entry.state.may_have_begun)
+    return change(ledger, behind=True)
+
+
+def _ref_in(stem: Path) -> str | None:
+    """The item that a delivery's payload is of."""
+    try:
+        return str(read_json_object(_payload_path(stem)).get("ref"))
+    except (OSError, ValueError):
+        return None
+
+
+def _payload_path(stem: Path) -> Path:
+    return stem.with_name(f"{stem.name}.payload.json")
+
+
+def _stem_name(name: str) -> str:
+    for part in (".payload.json", ".started.json", ".outcome.json.tmp", ".outcome.json", ".lock"):
+        if name.endswith(part):
+            return name.removesuffix(part)
+    return name

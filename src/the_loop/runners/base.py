@@ -1,0 +1,51 @@
+"""What the dispatcher asks of a runner: start one hand-over, look what became of an earlier one, wait for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from the_loop.model import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One hand-over of one event. `stem` plus `.payload.json` is what the receiver reads.
+
+    `number` rises with every hand-over of the event that had an outcome; `attempt` only with refusals.
+    """
+
+    delivery_id: str
+    stem: Path
+    number: int
+    attempt: int
+
+
+class Trace(StrEnum):
+    """What an earlier life left of an offer."""
+
+    NEVER_BEGUN = "never-begun"
+    RUNNING = "running"
+    DONE = "done"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    trace: Trace
+    outcome: Outcome | None = None  # with DONE
+
+
+class Runner(Protocol):
+    """Starts the operator's command, or writes to a session. Cancelling a wait leaves the delivery alone."""
+
+    async def deliver(self, offer: Offer) -> Outcome:
+        """Start this offer once and wait for what becomes of it. The start itself cannot be cancelled half way."""
+
+    async def adopt(self, offer: Offer) -> Outcome:
+        """Wait for an offer that an earlier poller started."""
+
+    def look(self, offer: Offer) -> Look:
+        """What became of this offer, without waiting."""

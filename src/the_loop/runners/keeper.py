@@ -1,0 +1,230 @@
+"""The keeper: the small process that one delivery runs under, and that outlives the poller.
+
+It is executed by path (`python -I -S keeper.py …`) and imports nothing of ours, so that it starts fast and goes on
+through an upgrade. In this order: hold `<stem>.lock`; create `<stem>.started.json` (`O_EXCL`: one start for each
+offer, whoever asks); start the command in a group of its own with the payload as stdin; write
+`<stem>.outcome.json` durably, however long the disk refuses; end what the command left in its group.
+
+Whoever finds the lock free and a start mark without an outcome knows that nobody can tell (SPEC R7.2).
+Files have `"schema": 1`. Exit status: 0 once an outcome is on disk, 75 if this offer was started before, 1 if it
+could not be begun.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import signal
+import sys
+import time
+
+GRACE_S = 10.0  # between TERM and KILL
+RETRY_S = 1.0  # between two tries to write the outcome
+PR_SET_PDEATHSIG = 1
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+FROM_OUTSIDE = (*STOP_SIGNALS, signal.SIGKILL)
+VARIABLES = {"ID": "deliveryId", "KIND": "kind", "REF": "ref", "URL": "url", "AUTHOR": "author", "ATTEMPT": "attempt"}
+VALUE_LIMIT = 4096  # characters of one environment value
+
+
+def main(arguments: list[str]) -> int:
+    """`STEM OFFER ATTEMPT LIMIT_S LOCK_FD WORKDIR COMMAND …`; LOCK_FD is `-` where the keeper takes the lock itself."""
+    stem, offer, attempt, limit_s, lock_fd, workdir, *command = arguments
+    signal.pthread_sigmask(signal.SIG_BLOCK, (*STOP_SIGNALS, signal.SIGCHLD))
+    os.chdir("/")
+    mark = {"schema": 1, "offer": int(offer), "attempt": int(attempt), "keeper": identity()}
+    try:
+        hold(stem, lock_fd)
+        with open(f"{stem}.payload.json", "rb") as payload:
+            environment = {**os.environ, **variables(json.load(payload))}
+        create(f"{stem}.started.json", mark)
+    except (FileExistsError, BlockingIOError):
+        return 75
+    outcome, pid = run(command, workdir, f"{stem}.payload.json", environment, float(limit_s))
+    write(f"{stem}.outcome.json", {**mark, **outcome})
+    if pid:
+        end_group(pid)
+    return 0
+
+
+def run(
+    command: list[str], workdir: str, payload: str, environment: dict[str, str], limit_s: float
+) -> tuple[dict[str, str], int]:
+    """Start the command and wait: the outcome, and the command's group (0 if it never ran)."""
+    pid, failure = start(command, workdir, payload, environment)
+    if failure:
+        os.waitpid(pid, 0)
+        return {"outcome": "unstartable", "reason": failure}, 0
+    until = time.monotonic() + limit_s
+    while True:
+        info = signal.sigtimedwait((*STOP_SIGNALS, signal.SIGCHLD), max(0.0, until - time.monotonic()))
+        status = ended(pid)
+        if status is not None:
+            return judge(status), pid
+        if info is None:
+            end_group(pid)
+            return {"outcome": "refused", "reason": f"did not end within {limit_s:.0f} s"}, pid
+        if info.si_signo in STOP_SIGNALS:
+            end_group(pid)
+            return {"outcome": "unknown", "reason": f"told to stop by {name(info.si_signo)}"}, pid
+
+
+def start(command: list[str], workdir: str, payload: str, environment: dict[str, str]) -> tuple[int, str]:
+    """Fork and execute; the second value says why the command could not be started, or is empty."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    told, tell = os.pipe()  # closed by a successful exec
+    keeper = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setpgid(0, 0)
+            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a killed keeper leaves nothing running unwatched
+            if os.getppid() != keeper:
+                os._exit(1)
+            os.dup2(os.open(payload, os.O_RDONLY), 0)
+            for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
+                signal.signal(ignored, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, (*STOP_SIGNALS, signal.SIGCHLD))
+            os.chdir(workdir)
+            os.execvpe(command[0], command, environment)
+        except OSError as error:
+            os.write(tell, explain(error, command[0], workdir).encode("utf-8", "backslashreplace"))
+        finally:
+            os._exit(127)
+    os.close(tell)
+    with open(told, "rb") as pipe:
+        return pid, pipe.read().decode()
+
+
+def explain(error: OSError, program: str, workdir: str) -> str:
+    if error.filename == workdir and not os.path.isdir(workdir):
+        return f"session.workdir '{workdir}': {error.strerror}"
+    cause = "not found" if error.errno == errno.ENOENT else error.strerror
+    return f"session.command '{program}': {cause}"
+
+
+def judge(status: int) -> dict[str, str]:
+    """The outcome that an exit status stands for."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        outcome = "unknown" if number in FROM_OUTSIDE else "refused"
+        return {"outcome": outcome, "reason": f"killed by {name(number)}"}
+    code = os.WEXITSTATUS(status)
+    outcome = {0: "delivered", 75: "later"}.get(code, "refused")
+    return {"outcome": outcome, "reason": f"exit status {code}"}
+
+
+def end_group(pid: int) -> None:
+    """TERM, then KILL, to the command's whole group. Returns when it is empty, at the latest after the grace."""
+    for number, wait_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, 1.0)):
+        try:
+            os.killpg(pid, number)
+        except OSError:
+            return
+        until = time.monotonic() + wait_s
+        while time.monotonic() < until:
+            ended(pid)
+            try:
+                os.killpg(pid, 0)
+            except OSError:
+                return
+            time.sleep(0.02)
+
+
+def ended(pid: int) -> int | None:
+    """The wait status of the command once it has ended. Reaps it."""
+    try:
+        found, status = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return None
+    return status if found else None
+
+
+def variables(payload: dict[str, object]) -> dict[str, str]:
+    """What the command's environment says of the delivery; text from outside without control characters."""
+    values = {f"THE_LOOP_DELIVERY_{key}": plain(str(payload.get(field) or "")) for key, field in VARIABLES.items()}
+    return {**values, "THE_LOOP_DELIVERY_REDELIVERY": "true" if payload.get("redelivery") else "false"}
+
+
+def plain(text: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in text)[:VALUE_LIMIT]
+
+
+def hold(stem: str, lock_fd: str) -> None:
+    """Have the lock until we end, and give it to no child. Raises BlockingIOError if another keeper has it."""
+    close_all_but(lock_fd)
+    if lock_fd == "-":
+        descriptor = os.open(f"{stem}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    else:
+        descriptor = int(lock_fd)
+    os.set_inheritable(descriptor, False)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def close_all_but(lock_fd: str) -> None:
+    """Let go of what the poller's own starter left open: a pipe held for half an hour would look like a hang."""
+    for number in os.listdir("/proc/self/fd"):
+        if int(number) > 2 and number != lock_fd:
+            try:
+                os.close(int(number))
+            except OSError:
+                pass  # the descriptor of the listing itself
+
+
+def create(path: str, value: dict[str, object]) -> None:
+    """Make a file that must not exist yet, durably."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    fill(descriptor, value)
+    sync_folder(path)
+
+
+def write(path: str, value: dict[str, object]) -> None:
+    """Write a file durably, trying for as long as the disk refuses."""
+    beside = f"{path}.tmp"
+    while True:
+        try:
+            fill(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), value)
+            os.rename(beside, path)
+            sync_folder(path)
+            return
+        except OSError as error:
+            print(f"the-loop keeper: cannot write '{path}': {error.strerror}, trying again", file=sys.stderr)
+            time.sleep(RETRY_S)
+
+
+def fill(descriptor: int, value: dict[str, object]) -> None:
+    with open(descriptor, "wb") as file:
+        os.fchmod(descriptor, 0o600)
+        file.write(json.dumps(value).encode("ascii"))
+        file.flush()
+        os.fsync(descriptor)
+
+
+def sync_folder(path: str) -> None:
+    descriptor = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
+def identity() -> str:
+    """This process as `pid:starttime:boot`."""
+    with open("/proc/self/stat", "rb") as file:
+        stat = file.read()
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        boot = file.read().strip()
+    return f"{os.getpid()}:{int(stat[stat.rindex(b')') + 2 :].split()[19])}:{boot}"
+
+
+def name(number: int) -> str:
+    return signal.Signals(number).name
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except OSError as error:
+        print(f"the-loop keeper: {error}", file=sys.stderr)
+        sys.exit(1)

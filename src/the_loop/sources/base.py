@@ -1,0 +1,90 @@
+"""What the cycle asks of a source, and how a source says that it could not find out.
+
+    SourceError             this round failed: nothing is known, nothing changes
+      Limited               a limit named the moment before which nobody asks again
+
+A source has no side effects: `look` and `thread` may be cancelled at any await and asked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from the_loop.model import Entry, LoopError, Note, Presence, WorkItem
+
+
+class SourceError(LoopError):
+    """The source, or a part of it, could not be asked."""
+
+
+class Limited(SourceError):
+    """A limit is in force for `wait_s` more seconds."""
+
+    def __init__(self, problem: str, wait_s: float) -> None:
+        super().__init__(problem)
+        self.wait_s = wait_s
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """One item in one answer: where it stands, and the rows of it that may be new."""
+
+    ref: str
+    presence: Presence
+    item: WorkItem | None = None  # with LISTED; title and body may be missing where nothing changed
+    reason: str = ""  # why it left: closed, merged, deleted, transferred
+    rows: Sequence[Entry] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """One item asked for by itself: as it is now (None: it is not there any more), and all its entries."""
+
+    item: WorkItem | None
+    entries: Sequence[Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """One look at a source.
+
+    `position` is where the next look may start from once all of this is written; of a part that could not be read
+    it is the old one. `faults` name those parts. `items` counts what is listed.
+    """
+
+    sightings: Sequence[Sighting]
+    position: Mapping[str, Any]
+    items: int
+    faults: Sequence[SourceError] = ()
+    notes: Sequence[Note] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the ledgers say of an item of this source."""
+
+    is_open: bool  # its end would mean something
+    is_away: bool
+    url: str
+
+
+class Source(Protocol):
+    """One entry of `polling.sources`."""
+
+    name: str
+    provider: str
+    folds_case: bool  # authors' names differing only in case are the same person
+
+    def owns(self, ref: str) -> bool:
+        """True if the item is one of this source's as configured."""
+
+    async def look(self, position: Mapping[str, Any] | None, known: Mapping[str, Known]) -> Listing:
+        """List the items, their new rows, and what became of the known ones that are missing. Raises SourceError."""
+
+    async def thread(self, ref: str) -> Thread:
+        """The item and its whole thread. Raises SourceError."""
+
+    async def close(self) -> None:
+        """Let go of connections."""

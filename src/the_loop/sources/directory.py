@@ -1,0 +1,371 @@
+"""The `directory` source: each folder of an inbox is an item, each file in it a text somebody wrote.
+
+A file counts once it is complete: not hidden or temporary, and nothing about it changed for `settle_s` seconds. What
+still settles when a look comes by is waited for, once and no longer than that. Names are identities; the same content
+under a new name is a rename, other content under a known name an edit. Neither is delivered.
+
+Position: ``{"inbox": "<device>:<inode>", "folders": {name: {"files": {name: [signature, hash]}, "ignored": [name]}},
+"missing": {ref: epoch seconds}}``. Names of folders and files are percent-encoded where they are not plain text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import pwd
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+from the_loop.model import ENTRY_LIMIT, Entry, Kind, Note, Presence, WorkItem, clean, timestamp
+from the_loop.sources.base import Known, Listing, Sighting, SourceError, Thread
+
+_PLAIN: Final = " !$&'()*+,;=@[]{}^"  # readable, and harmless in a ref
+_TEMPORARY: Final = (b"~", b".tmp", b".temp", b".swp", b".part", b".partial", b".crdownload", b".bak")
+_BODY: Final = "item.md"
+_LATEST: Final = 253_402_300_799.0  # the last second of the year 9999
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A complete regular file as it was seen."""
+
+    path: Path
+    name: str  # encoded
+    signature: tuple[int, int, int, int]  # size, inode, time of data, time of anything, in nanoseconds
+    author: str | None
+    modified_s: float
+
+
+@dataclass(slots=True)
+class _Folder:
+    """What one scan saw of a folder."""
+
+    files: dict[str, _File] = field(default_factory=dict)
+    settling: list[str] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    body: str
+    digest: str
+    truncated: bool
+
+
+class DirectorySource:
+    """Satisfies `sources.base.Source`. `authorized` are the user names of this source's people."""
+
+    provider = "directory"
+    folds_case = False
+
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        *,
+        settle_s: float,
+        authorized: frozenset[str],
+        is_ours: bool = False,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.name = name
+        self._path = path
+        self._settle_s = settle_s
+        self._authorized = authorized
+        self._is_ours = is_ours  # below the state root: made when it is missing at the very start
+        self._now = now
+        self._prefix = f"directory:{encode_name(os.fsencode(name))}/"
+        self._seen_since: dict[Path, tuple[tuple[int, int, int, int], float]] = {}
+
+    def owns(self, ref: str) -> bool:
+        return ref.startswith(self._prefix)
+
+    async def look(self, position: Mapping[str, Any] | None, known: Mapping[str, Known]) -> Listing:
+        if position is None and not known and self._is_ours:
+            with contextlib.suppress(OSError):
+                self._path.mkdir(mode=0o700, exist_ok=True)
+        old = position or {}
+        inbox = self._identity()
+        folders = self._scan()
+        if self._wants_another_look(folders, known):
+            await asyncio.sleep(self._settle_s)
+            folders = self._scan()
+        is_same = inbox == old.get("inbox", inbox)
+        if not is_same and known and not any(self._ref(name) in known for name in folders):
+            raise SourceError(f"'{self._path}' is not the directory it was and has none of its items: not mounted?")
+        missing = self._missing(folders, known, old.get("missing", {}) if is_same else {})
+        new: dict[str, Any] = {"inbox": inbox, "folders": {}, "missing": missing}
+        sightings, notes = [], []
+        for name, folder in sorted(folders.items()):
+            sighting = self._sight(name, folder, known)
+            before = _object(_object(old.get("folders")).get(name))
+            if sighting is not None:
+                rows, record, more = self._compare(name, folder, before, sighting)
+                sightings.append(Sighting(sighting.ref, Presence.LISTED, sighting, rows=rows))
+                new["folders"][name] = record
+                notes += more
+        listed = len(sightings)
+        sightings += self._departures(missing)
+        return Listing(sightings, new, listed, notes=notes)
+
+    async def thread(self, ref: str) -> Thread:
+        name = ref.removeprefix(self._prefix)
+        folder = self._scan_folder(self._folder_path(name))
+        item = self._item(name, folder, None) if folder is not None else None
+        if folder is None or item is None:
+            return Thread(None, ())
+        entries = [self._entry(file) for file in folder.files.values() if not item.url.endswith(_url_part(name, file.name))]
+        body = _text(folder.files[_name_in(item.url)])
+        return Thread(_with_body(item, body), [entry for entry in entries if entry is not None])
+
+    async def close(self) -> None:
+        """Nothing is held open."""
+
+    # --- scanning ---
+
+    def _identity(self) -> str:
+        try:
+            found = self._path.stat()
+        except OSError as error:
+            raise SourceError(f"cannot read '{self._path}': {error.strerror}") from error
+        return f"{found.st_dev}:{found.st_ino}"
+
+    def _scan(self) -> dict[str, _Folder]:
+        try:
+            with os.scandir(os.fsencode(self._path)) as entries:
+                names = [e.name for e in entries if not e.name.startswith(b".") and e.is_dir(follow_symlinks=False)]
+        except OSError as error:
+            raise SourceError(f"cannot read '{self._path}': {error.strerror}") from error
+        found = {encode_name(name): self._scan_folder(self._path / os.fsdecode(name)) for name in names}
+        return {name: folder for name, folder in found.items() if folder is not None}
+
+    def _scan_folder(self, path: Path) -> _Folder | None:
+        """The files of one folder; None if it is not there any more. A folder that cannot be read has no files."""
+        folder = _Folder()
+        try:
+            trusted = self._is_trusted(path.lstat())
+            with os.scandir(os.fsencode(path)) as entries:
+                for entry in entries:
+                    with contextlib.suppress(FileNotFoundError):
+                        self._sort_in(folder, path, entry, is_trusted=trusted)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise SourceError(f"cannot read '{path}': {error.strerror}") from error
+        return folder
+
+    def _sort_in(self, folder: _Folder, path: Path, entry: os.DirEntry[bytes], *, is_trusted: bool) -> None:
+        if _is_temporary(entry.name):
+            return
+        name = encode_name(entry.name)
+        found = entry.stat(follow_symlinks=False)
+        if not stat.S_ISREG(found.st_mode):
+            folder.ignored.append(name)
+            return
+        signature = (found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns)
+        here = path / os.fsdecode(entry.name)
+        if not self._is_settled(here, signature):
+            folder.settling.append(name)
+            return
+        author = _owner(found) if is_trusted and found.st_nlink == 1 and not found.st_mode & 0o022 else None
+        folder.files[name] = _File(here, name, signature, author, found.st_mtime)
+
+    def _is_settled(self, path: Path, signature: tuple[int, int, int, int]) -> bool:
+        """True once nothing changed for `settle_s`: by the kernel's time of change, or, if that is odd, as watched."""
+        age_s = time.time() - signature[3] / 1e9
+        if age_s >= self._settle_s:
+            self._seen_since.pop(path, None)
+            return True
+        before, since = self._seen_since.get(path, (None, 0.0))
+        if before != signature:
+            self._seen_since[path] = (signature, time.monotonic())
+            return self._settle_s == 0
+        return time.monotonic() - since >= self._settle_s
+
+    def _wants_another_look(self, folders: Mapping[str, _Folder], known: Mapping[str, Known]) -> bool:
+        here = {self._ref(name) for name in folders}
+        return any(folder.settling for folder in folders.values()) or any(
+            one.is_open and ref not in here for ref, one in known.items()
+        )
+
+    def _is_trusted(self, folder: os.stat_result) -> bool:
+        """True if only an authorised user can have put a file here."""
+        return not folder.st_mode & 0o022 and _owner(folder) in self._authorized
+
+    # --- what it means ---
+
+    def _sight(self, name: str, folder: _Folder, known: Mapping[str, Known]) -> WorkItem | None:
+        """The item that a folder is; None while it has no files yet, or, at first sight, some that still settle."""
+        one = known.get(self._ref(name))
+        if one is None and (folder.settling or not folder.files):
+            return None
+        return self._item(name, folder, one)
+
+    def _item(self, name: str, folder: _Folder, known: Known | None) -> WorkItem | None:
+        """The folder as an item, without its body's text. Its url names the file that was chosen as body."""
+        chosen = _name_in(known.url) if known else ""
+        if not chosen:
+            chosen = _BODY if _BODY in folder.files else min(folder.files, default="")
+        file = folder.files.get(chosen)
+        if not chosen or (file is None and known is None):
+            return None
+        return WorkItem(
+            ref=self._ref(name),
+            id=name,
+            url=f"file://{quote_from_bytes(os.fsencode(self._path))}{_url_part(name, chosen)}",
+            title=clean(os.fsencode(unquote_name(name)).decode("utf-8", "replace")),
+            body="",
+            author=file.author if file else None,
+            created_at=_when(file.modified_s) if file else "",
+        )
+
+    def _compare(
+        self, name: str, folder: _Folder, before: Mapping[str, Any], item: WorkItem
+    ) -> tuple[list[Entry], dict[str, Any], list[Note]]:
+        """New rows of a folder, its new record, and what was edited or ignored."""
+        old = {key: tuple(value) for key, value in _object(before.get("files")).items() if isinstance(value, list)}
+        files: dict[str, Any] = {key: list(value) for key, value in old.items()}
+        gone = {value[1] for key, value in old.items() if key not in folder.files and key not in folder.settling}
+        rows, notes = [], []
+        for file in folder.files.values():
+            signature, digest = old.get(file.name, (None, None))
+            if signature == list(file.signature):
+                continue
+            text = _text(file)
+            if text is None:
+                continue  # changed or went while it was read
+            files[file.name] = [list(file.signature), text.digest]
+            if digest is not None:
+                if digest != text.digest:
+                    notes.append(Note("poll.edited", {"ref": item.ref, "key": f"comment:{file.name}", "reason": "edited"}))
+            elif file.name != _name_in(item.url):
+                rows.append(_as_entry(file, text, renamed=text.digest in gone))
+        ignored = _object(before).get("ignored", [])
+        for odd in folder.ignored:
+            if odd not in ignored:
+                fields = {"ref": item.ref, "deliveryId": f"{item.ref}/{odd}", "reason": "not a regular file"}
+                notes.append(Note("dispatch.dropped", fields))
+        return rows, {"files": files, "ignored": sorted(folder.ignored)}, notes
+
+    def _missing(
+        self, folders: Mapping[str, _Folder], known: Mapping[str, Known], before: Mapping[str, float]
+    ) -> dict[str, float]:
+        """Open items without a folder, and since when."""
+        here = {self._ref(name) for name in folders}
+        now = self._now()
+        first = before if isinstance(before, dict) else {}
+        return {ref: min(first.get(ref, now), now) for ref, one in known.items() if one.is_open and ref not in here}
+
+    def _departures(self, missing: Mapping[str, float]) -> Iterator[Sighting]:
+        """Items that lacked in two listings far enough apart; there is no thread left for a last look."""
+        for ref, since in missing.items():
+            if self._now() - since >= self._settle_s:
+                yield Sighting(ref, Presence.GONE, reason="deleted")
+
+    def _entry(self, file: _File) -> Entry | None:
+        text = _text(file)
+        return None if text is None else _as_entry(file, text, renamed=False)
+
+    def _ref(self, name: str) -> str:
+        return f"{self._prefix}{name}"
+
+    def _folder_path(self, name: str) -> Path:
+        return self._path / unquote_name(name)
+
+
+def encode_name(name: bytes) -> str:
+    """A file's name as plain text: UTF-8 as it stands, everything odd (and `%`, `/`, `#`) percent-encoded. Injective."""
+    try:
+        text = name.decode("utf-8")
+    except UnicodeDecodeError:
+        return quote_from_bytes(name, safe=_PLAIN)
+    return "".join(
+        char if char.isprintable() and char not in "%/#" else quote_from_bytes(char.encode()) for char in text
+    )
+
+
+def unquote_name(name: str) -> str:
+    """The file name that `encode_name` was given, as the file system wants it."""
+    return os.fsdecode(unquote_to_bytes(name.encode("utf-8", "surrogatepass")))
+
+
+def _is_temporary(name: bytes) -> bool:
+    return name.startswith((b".", b"#")) or name.endswith(_TEMPORARY)
+
+
+def _text(file: _File | None) -> _Text | None:
+    """What a file says; None if it is not the file that was seen any more."""
+    if file is None:
+        return None
+    try:
+        descriptor = os.open(file.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "rb") as opened:
+        content = opened.read(ENTRY_LIMIT + 1)
+        found = os.fstat(descriptor)
+    if (found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns) != file.signature:
+        return None
+    digest = hashlib.sha256(content).hexdigest()
+    if len(content) > ENTRY_LIMIT:
+        return _Text("", f"{digest}+{found.st_size}", truncated=True)
+    return _Text(clean(content.decode("utf-8", "replace")), digest, truncated=False)
+
+
+def _as_entry(file: _File, text: _Text, *, renamed: bool) -> Entry:
+    return Entry(
+        kind=Kind.COMMENT,
+        id=file.name,
+        author=file.author,
+        body=text.body,
+        url=f"file://{quote_from_bytes(os.fsencode(file.path))}",
+        created_at=_when(file.modified_s),
+        truncated=text.truncated,
+        renamed=renamed,
+    )
+
+
+def _with_body(item: WorkItem, text: _Text | None) -> WorkItem | None:
+    if text is None:
+        return None
+    return WorkItem(
+        item.ref, item.id, item.url, item.title, text.body, item.author, item.created_at, truncated=text.truncated
+    )
+
+
+def _url_part(folder: str, file: str) -> str:
+    names = (os.fsencode(unquote_name(folder)), os.fsencode(unquote_name(file)))
+    return "".join(f"/{quote_from_bytes(name, safe='')}" for name in names)
+
+
+def _name_in(url: str) -> str:
+    """The encoded name of the file that an item's url ends in."""
+    return encode_name(unquote_to_bytes(url.rpartition("/")[2]))
+
+
+def _when(epoch_s: float) -> str:
+    return timestamp(min(max(epoch_s, 0.0), _LATEST))
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _owner(found: os.stat_result) -> str | None:
+    return _user_name(found.st_uid)
+
+
+@lru_cache
+def _user_name(uid: int) -> str | None:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return None

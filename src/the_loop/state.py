@@ -1,0 +1,222 @@
+"""The state root: every path in it, and how files get there.
+
+    poll.pid, poll-status.json      the lock and the heartbeat
+    portable/<slug>.json            one ledger per item
+    portable/repositories.json      numeric id and filed name of each repository
+    local/deliveries/<slug>.*       one pending hand-over: payload, lock, start mark, outcome
+    local/sources/<slug>.json       position of a source
+    logs/events.jsonl, output.log   the trail, and what the commands print
+
+Directories are 0700 and files 0600 whatever the umask. A file is written beside its place, flushed, renamed over
+it, and the directory flushed: a reader sees the old one or the new one, and a power cut cannot bring the old back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from the_loop.model import LoopError
+
+_SLUG_LIMIT: Final = 200
+_PUNCTUATION: Final = {":": ",", "/": "+", "#": "@"}
+_PUNCTUATION_BACK: Final = {b: a for a, b in _PUNCTUATION.items()}
+_LITERAL: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+_FOLDERS: Final = ("portable", "local", "local/deliveries", "local/sources", "local/sessions", "logs")
+
+
+def slug(name: str) -> str:
+    """A file name for `name`: readable, injective, at most 200 bytes, and without `/`.
+
+    `:`, `/` and `#` become `,`, `+` and `@`; every other byte outside letters, digits, `.`, `_` and `-` becomes
+    `%XX`. What gets too long is cut and ends in `~` and a hash of the whole (`~` itself is never literal).
+    """
+    parts = []
+    for char in name:
+        if char in _PUNCTUATION:
+            parts.append(_PUNCTUATION[char])
+        else:
+            raw = char.encode("utf-8", "surrogatepass")
+            parts.append(char if raw[0] in _LITERAL else "".join(f"%{byte:02X}" for byte in raw))
+    whole = "".join(parts)
+    if whole.startswith("."):
+        whole = "%2E" + whole[1:]
+    if len(whole) <= _SLUG_LIMIT:
+        return whole
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return f"{whole[: _SLUG_LIMIT - 33]}~{digest}"
+
+
+def unslug(text: str) -> str | None:
+    """The name that `slug` made `text` of; None where it was cut, or is no slug at all."""
+    if "~" in text:
+        return None
+    try:
+        raw = re.sub(rb"%([0-9A-F]{2})", lambda m: bytes([int(m[1], 16)]), _unpunctuated(text))
+        name = raw.decode("utf-8", "surrogatepass")
+    except UnicodeError:
+        return None
+    return name if slug(name) == text else None
+
+
+def _unpunctuated(text: str) -> bytes:
+    return "".join(_PUNCTUATION_BACK.get(char, char) for char in text).encode()
+
+
+class StateRootError(LoopError):
+    """The state root cannot be used as it is; nothing in it was touched."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateRoot:
+    """Paths below one state root. Making a value of it touches nothing."""
+
+    path: Path
+
+    @property
+    def pidfile(self) -> Path:
+        return self.path / "poll.pid"
+
+    @property
+    def heartbeat(self) -> Path:
+        return self.path / "poll-status.json"
+
+    @property
+    def portable(self) -> Path:
+        return self.path / "portable"
+
+    @property
+    def deliveries(self) -> Path:
+        return self.path / "local" / "deliveries"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def repositories(self) -> Path:
+        return self.portable / "repositories.json"
+
+    def ledger(self, ref: str) -> Path:
+        return self.portable / f"{slug(ref)}.json"
+
+    def position(self, source: str) -> Path:
+        return self.path / "local" / "sources" / f"{slug(source)}.json"
+
+    def delivery(self, delivery_id: str) -> Path:
+        """The stem of a delivery's files; `.payload.json` and so on are appended to its name."""
+        return self.deliveries / slug(delivery_id)
+
+    def prepare_root(self) -> None:
+        """Make the root itself, 0700. Raises StateRootError where it is not ours or no directory."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                self.path.mkdir(mode=0o700)
+            self.check_owner()
+            if stat.S_IMODE(self.path.stat().st_mode) != 0o700:
+                self.path.chmod(0o700)
+        except OSError as error:
+            raise StateRootError(
+                f"cannot use state root '{self.path}': {error.strerror}", "choose another with --state-root"
+            ) from error
+
+    def check_owner(self) -> None:
+        """Raise StateRootError unless the root is missing or a directory of the invoking user's own."""
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return
+        if not stat.S_ISDIR(found.st_mode):
+            raise StateRootError(
+                f"cannot use state root '{self.path}': not a directory", "choose another with --state-root"
+            )
+        if found.st_uid != os.geteuid():
+            raise StateRootError(
+                f"cannot use state root '{self.path}': it belongs to uid {found.st_uid}, this is uid {os.geteuid()}",
+                "run as its owner, or choose another with --state-root",
+            )
+        if found.st_mode & stat.S_ISVTX or self.path == Path("/"):
+            raise StateRootError(f"cannot use state root '{self.path}': it is shared", "choose a directory of its own")
+
+    def prepare_folders(self) -> None:
+        """Make the folders below the root, and clear what a write that was cut off left beside its place."""
+        for name in _FOLDERS:
+            folder = self.path / name
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
+            folder.chmod(0o700)
+            for leftover in folder.glob(".*.tmp"):
+                leftover.unlink(missing_ok=True)
+        fsync_directory(self.path)
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Replace `path` by `content` so that a power cut at any moment leaves the old file or the new one."""
+    replace_file(path, content, sync=True)
+    fsync_directory(path.parent)
+
+
+def replace_file(path: Path, content: bytes, *, sync: bool) -> None:
+    """Replace `path` in one rename; `sync` flushes the data first. Raises OSError and leaves the old file."""
+    beside = path.with_name(f".{path.name}.tmp")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            os.fchmod(descriptor, 0o600)
+            view = memoryview(content)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            if sync:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.rename(beside, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise
+
+
+def fsync_directory(path: Path) -> None:
+    """Flush the names in `path`."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_regular(path: Path, limit: int = 64 << 20) -> bytes:
+    """The bytes of a regular file that is reached without a link in its last part.
+
+    Raises FileNotFoundError, or OSError for a link, a fifo, a directory or a file over `limit` bytes.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(f"'{path}' is not a regular file")
+        if found.st_size > limit:
+            raise OSError(f"'{path}' has {found.st_size} bytes, more than {limit}")
+        return file.read()
+
+
+def to_json_bytes(value: Any) -> bytes:
+    """JSON in ASCII, so that neither a locale nor an odd character can make it unwritable."""
+    return json.dumps(value, indent=1).encode("ascii") + b"\n"
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """The JSON object in `path`. Raises FileNotFoundError, OSError, or ValueError for anything but an object."""
+    value = json.loads(read_regular(path))
+    if not isinstance(value, dict):
+        raise ValueError(f"'{path}' holds {type(value).__name__}, not an object")
+    return value

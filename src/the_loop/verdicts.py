@@ -1,0 +1,101 @@
+"""What an outcome makes of its ledger: settled, counted, asked again later, offered again marked, or held. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from the_loop.ledger import (
+    Ledger,
+    Pending,
+    Standing,
+    after_receipt,
+    count_refusal,
+    end,
+    give_up,
+    is_spawn,
+    move,
+)
+from the_loop.model import Kind, Note, Outcome, Verdict, delivery_id
+
+LONGEST_PAUSE_S: Final = 900.0
+_FIRST_PAUSE_S: Final = 60.0
+_INTERVALS: Final = {1: 1, 2: 5}  # by refusals; 15 from the third on
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the configuration says about trying again."""
+
+    max_retries: int
+    interval_s: float
+    holds_uncertain: bool
+    version: str
+
+
+def conclude(ledger: Ledger, key: str, outcome: Outcome, policy: Policy, now: float) -> tuple[Ledger, tuple[Note, ...]]:
+    """The ledger after this outcome of a pending event, and what to tell. `now` is epoch seconds."""
+    entry = ledger.poll.pending[key]
+    match outcome.verdict:
+        case Verdict.DELIVERED:
+            return after_receipt(ledger, key), _receipts(ledger, key, entry)
+        case Verdict.REFUSED:
+            return _refused(ledger, key, outcome.reason, policy, now)
+        case Verdict.LATER:
+            pause = min(max(_FIRST_PAUSE_S, 2 * entry.pause), LONGEST_PAUSE_S)
+            return move(ledger, key, Standing.LATER, **_next_offer(entry), pause=pause, retry_at=now + pause), ()
+        case Verdict.UNKNOWN:
+            return _unknown(ledger, key, outcome.reason, policy)
+        case Verdict.UNSTARTABLE:
+            return move(ledger, key, entry.state, offer=entry.offer + 1), ()
+        case Verdict.NEVER_BEGUN:
+            return ledger, ()
+
+
+def is_due(entry: Pending, now: float) -> bool:
+    """True if the event may be offered. A wait is never longer than it was when it was set, whatever the clock did."""
+    return not 0 < entry.retry_at - now <= entry.pause
+
+
+def _refused(ledger: Ledger, key: str, reason: str, policy: Policy, now: float) -> tuple[Ledger, tuple[Note, ...]]:
+    entry = ledger.poll.pending[key]
+    ledger = count_refusal(ledger, key)
+    attempts = ledger.attempts(key)
+    gives_up = attempts >= policy.max_retries
+    pause = min(_INTERVALS.get(attempts, 15) * policy.interval_s, LONGEST_PAUSE_S)
+    ledger = move(ledger, key, Standing.REFUSED, **_next_offer(entry), pause=pause, retry_at=now + pause)
+    if gives_up:
+        ledger = give_up(ledger, key, policy.version)
+        if entry.kind is Kind.CLOSE:
+            ledger = end(ledger, ledger.poll.reason)
+    name = "poll.spawn_failed" if is_spawn(key) else "poll.comment_failed"
+    return ledger, (_note(name, ledger, key, entry, attempt=attempts, reason=reason, willRetry=not gives_up),)
+
+
+def _unknown(ledger: Ledger, key: str, reason: str, policy: Policy) -> tuple[Ledger, tuple[Note, ...]]:
+    entry = ledger.poll.pending[key]
+    unknown = entry.unknown + 1
+    holds = policy.holds_uncertain or unknown >= policy.max_retries
+    state = Standing.HELD if holds else Standing.UNCERTAIN
+    ledger = move(ledger, key, state, offer=entry.offer + 1, unknown=unknown, redelivery=True)
+    return ledger, (_note("poll.comment_held", ledger, key, entry, reason=reason),) if holds else ()
+
+
+def _next_offer(entry: Pending) -> dict[str, Any]:
+    """The receiver answered: whatever was unknown before is over."""
+    return {"offer": entry.offer + 1, "unknown": 0}
+
+
+def _receipts(ledger: Ledger, key: str, entry: Pending) -> tuple[Note, ...]:
+    match entry.kind:
+        case Kind.SPAWN:
+            return _note("poll.spawned", ledger, key, entry), _note("session.started", ledger, key, entry)
+        case Kind.CLOSE:
+            return (_note("session.closed", ledger, key, entry, reason=ledger.poll.reason),)
+        case _:
+            return (_note("poll.comment_forwarded", ledger, key, entry),)
+
+
+def _note(name: str, ledger: Ledger, key: str, entry: Pending, **fields: Any) -> Note:
+    known = {"ref": ledger.ref, "key": key, "deliveryId": delivery_id(ledger.ref, key), "kind": str(entry.kind)}
+    return Note(name, {**known, "attempt": entry.attempt, **fields})
