@@ -14,8 +14,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from the_loop.ledger import SCHEMA, Ledger, NewerLedger, UnreadableLedger, decode, encode
-from the_loop.model import LoopError, Note, timestamp
+from the_loop.ledger import (
+    SCHEMA,
+    Ledger,
+    NewerLedger,
+    Phase,
+    UnreadableLedger,
+    decode,
+    encode,
+    forgotten,
+    new_ledger,
+)
+from the_loop.model import LoopError, Note, WorkItem, timestamp
 from the_loop.state import StateRoot, fsync_directory, read_regular, slug, to_json_bytes, unslug, write_durably
 
 _Signature = tuple[int, int, int]  # inode, size, time of change in nanoseconds
@@ -41,9 +51,15 @@ class _Known:
 
 
 class Archive:
-    """Reads and writes ledgers. `tell` is given a note whenever an item gets held; `now` is epoch seconds."""
+    """Reads and writes ledgers. `tell` is given a note whenever an item gets held; `now` is epoch seconds.
 
-    def __init__(self, root: StateRoot, tell: Callable[[Note], None], now: Callable[[], float]) -> None:
+    Without `may_write` a bad file is held in memory only, and stays where it is.
+    """
+
+    def __init__(
+        self, root: StateRoot, tell: Callable[[Note], None], now: Callable[[], float], *, may_write: bool = True
+    ) -> None:
+        self._may_write = may_write
         self._root = root
         self._tell = tell
         self._now = now
@@ -79,14 +95,22 @@ class Archive:
         path = self._root.ledger(ref)
         aside = ""
         try:
-            aside = _set_aside(path)
+            aside = _set_aside(path) if self._may_write else ""
             held = {"reason": reason, "since": timestamp(self._now()), "aside": aside}
-            write_durably(path, to_json_bytes({"ref": ref, "schema": SCHEMA, "held": held}))
+            if self._may_write:
+                write_durably(path, to_json_bytes({"ref": ref, "schema": SCHEMA, "held": held}))
         except OSError as error:
             reason = f"{reason} (and it cannot be set aside: {error.strerror})"
         self._remember(ref, _Known(_signature(path), held=reason))
         self._tell(Note("ledger.held", {"ref": ref, "reason": reason, "aside": aside}))
         return HeldItem(ref, path, reason)
+
+    def reset_held(self, ref: str) -> None:
+        """Let a held item start over. Its starts are counted on where the file that was set aside still tells them."""
+        path = self._root.ledger(ref)
+        starts = max((_starts_in(aside) for aside in path.parent.glob(f"{path.name}.bad-*")), default=0)
+        item = WorkItem(ref=ref, id="", url="", title="", body="", author=None, created_at="")
+        self.save(forgotten(new_ledger(item, Phase.WAITING, starts)))
 
     def forget(self, ref: str) -> None:
         """Drop what is remembered of the item; the next look reads the disk."""
@@ -163,6 +187,15 @@ def _held_reason(content: bytes, ref: str) -> str:
         return str(tree["held"]["reason"]) if tree["ref"] == ref else ""
     except (ValueError, KeyError, TypeError, RecursionError):
         return ""
+
+
+def _starts_in(path: Path) -> int:
+    """The count of starts in a file that may be anything."""
+    try:
+        starts = json.loads(read_regular(path))["g"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return 0
+    return starts if isinstance(starts, int) and starts > 0 else 0
 
 
 def _set_aside(path: Path) -> str:

@@ -188,6 +188,17 @@ def parse(text: bytes, file: str, providers: Mapping[str, type[SourceSection]] =
     return config
 
 
+def peek_root(file: Path | None) -> str | None:
+    """`state.root` of a file that may be wrong in every other way; for commands that need no valid configuration."""
+    if file is None:
+        return None
+    try:
+        root = yaml.safe_load(file.read_bytes())["state"]["root"]
+    except (OSError, yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError, TypeError, KeyError):
+        return None
+    return root if isinstance(root, str) else None
+
+
 def source_name(section: SourceSection) -> str:
     return section.name or section.default_name()
 

@@ -186,7 +186,12 @@ def new_ledger(item: WorkItem, phase: Phase, g: int = 0) -> Ledger:
 
 def restarted(ledger: Ledger, item: WorkItem) -> Ledger:
     """The ledger for one more start of its item, with the item's present url and title."""
-    return msgspec.structs.replace(ledger, g=ledger.g + 1, url=item.url, title=item.title)
+    return msgspec.structs.replace(ledger, g=ledger.g + 1, id=item.id, url=item.url, title=item.title)
+
+
+def forgotten(ledger: Ledger) -> Ledger:
+    """The item as if it was met for the first time; only its starts are counted on."""
+    return msgspec.structs.replace(ledger, poll=Poll(phase=Phase.WAITING, behind=True))
 
 
 def change(ledger: Ledger, **poll: Any) -> Ledger:

@@ -139,7 +139,7 @@ class Outbox:
 
         Returns what still runs. Removes files that no pending event stands behind.
         """
-        running = []
+        running: list[Handover] = []
         for ledger in self._archive.with_pending():
             for key in list(ledger.poll.pending):
                 try:

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from the_loop.model import LoopError
 
+PIDFILE: Final = "poll.pid"
 _SLUG_LIMIT: Final = 200
 _PUNCTUATION: Final = {":": ",", "/": "+", "#": "@"}
 _PUNCTUATION_BACK: Final = {b: a for a, b in _PUNCTUATION.items()}
@@ -82,7 +83,7 @@ class StateRoot:
 
     @property
     def pidfile(self) -> Path:
-        return self.path / "poll.pid"
+        return self.path / PIDFILE
 
     @property
     def heartbeat(self) -> Path:

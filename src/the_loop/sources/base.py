@@ -36,6 +36,7 @@ class Sighting:
     item: WorkItem | None = None  # with LISTED; title and body may be missing where nothing changed
     reason: str = ""  # why it left: closed, merged, deleted, transferred
     rows: Sequence[Entry] = ()
+    is_owed: bool = False  # there was no position for it: the rows are not all that may be new
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,8 @@ class DirectorySource:
             await asyncio.sleep(self._settle_s)
             folders = self._scan()
         is_same = inbox == old.get("inbox", inbox)
-        if not is_same and known and not any(self._ref(name) in known for name in folders):
+        expected = {ref for ref, one in known.items() if one.is_open}
+        if not is_same and expected and not any(self._ref(name) in expected for name in folders):
             raise SourceError(f"'{self._path}' is not the directory it was and has none of its items: not mounted?")
         missing = self._missing(folders, known, old.get("missing", {}) if is_same else {})
         new: dict[str, Any] = {"inbox": inbox, "folders": {}, "missing": missing}
@@ -122,7 +123,9 @@ class DirectorySource:
         item = self._item(name, folder, None) if folder is not None else None
         if folder is None or item is None:
             return Thread(None, ())
-        entries = [self._entry(file) for file in folder.files.values() if not item.url.endswith(_url_part(name, file.name))]
+        entries = [
+            self._entry(file) for file in folder.files.values() if not item.url.endswith(_url_part(name, file.name))
+        ]
         body = _text(folder.files[_name_in(item.url)])
         return Thread(_with_body(item, body), [entry for entry in entries if entry is not None])
 
@@ -245,7 +248,9 @@ class DirectorySource:
             files[file.name] = [list(file.signature), text.digest]
             if digest is not None:
                 if digest != text.digest:
-                    notes.append(Note("poll.edited", {"ref": item.ref, "key": f"comment:{file.name}", "reason": "edited"}))
+                    notes.append(
+                        Note("poll.edited", {"ref": item.ref, "key": f"comment:{file.name}", "reason": "edited"})
+                    )
             elif file.name != _name_in(item.url):
                 rows.append(_as_entry(file, text, renamed=text.digest in gone))
         ignored = _object(before).get("ignored", [])

@@ -1,0 +1,78 @@
+"""`the-loop config`: check and show what the operator wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import click
+import msgspec
+
+from the_loop import wiring
+from the_loop.cli.common import Options, with_options
+from the_loop.config import Config, find_file, load
+
+
+@click.group("config")
+def command() -> None:
+    """Check and show the configuration."""
+
+
+@command.command()
+@with_options
+def check(options: Options) -> None:
+    """Name every fault by its path; exit 78 if there is one."""
+    loaded = options.load()
+    print(f"{loaded.file or 'the embedded default'}: in order")
+
+
+@command.command()
+@with_options
+def show(options: Options) -> None:
+    """The effective values, each with where it comes from."""
+    import yaml
+
+    file = find_file(options.config_file, os.environ)
+    loaded = load(file, wiring.providers())
+    written = yaml.safe_load(file.read_bytes()) if file is not None else {}
+    origin = str(file) if file is not None else "embedded default"
+    for path, value in _leaves(msgspec.to_builtins(loaded.config), ""):
+        place = origin if file is None or _is_written(written, path) else "default"
+        print(f"{path}: {json.dumps(value)}  # {place}")
+    print(f"(state root: {options.root_of(loaded).path})")
+
+
+@command.command()
+@with_options
+def schema(options: Options) -> None:
+    """The JSON schema of the file."""
+    tree = msgspec.json.schema(Config)
+    definitions = tree["$defs"]
+    choices = []
+    for provider, section in wiring.providers().items():
+        part = msgspec.json.schema(section, ref_template="#/$defs/{name}")
+        definitions.update(part["$defs"])
+        definitions[section.__name__]["properties"]["provider"] = {"const": provider}
+        choices.append({"$ref": f"#/$defs/{section.__name__}"})
+    definitions.pop("SourceSection", None)
+    definitions["Polling"]["properties"]["sources"]["items"] = {"anyOf": choices}
+    print(json.dumps(tree, indent=1))
+
+
+def _leaves(tree: Any, path: str) -> list[tuple[str, Any]]:
+    if isinstance(tree, dict) and tree:
+        return [leaf for key, value in tree.items() for leaf in _leaves(value, f"{path}.{key}" if path else key)]
+    if isinstance(tree, list) and tree and isinstance(tree[0], dict):
+        return [leaf for number, value in enumerate(tree) for leaf in _leaves(value, f"{path}[{number}]")]
+    return [(path, tree)]
+
+
+def _is_written(tree: Any, path: str) -> bool:
+    """True if the file itself says this value."""
+    for part in path.replace("[", ".").replace("]", "").split("."):
+        try:
+            tree = tree[int(part)] if part.isdigit() else tree[part]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return True

@@ -1,0 +1,145 @@
+"""`the-loop ledger`: what is known about an item, and what an operator may decide about it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+from the_loop.archive import Archive, HeldItem
+from the_loop.cli.common import Options, must_exist, with_options
+from the_loop.ledger import Ledger, Standing, after_receipt, encode, forgotten, move, rearm, settle
+from the_loop.lock import LockBusy, RunLock
+from the_loop.model import LoopError, Note, delivery_id
+from the_loop.runners.exec import remove_all
+from the_loop.state import PIDFILE, StateRoot
+
+
+@click.group("ledger")
+def command() -> None:
+    """Look at what is known about an item, or decide about it."""
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@with_options
+def list_(options: Options, *, as_json: bool) -> None:
+    """Every item with a ledger: how it stands, and what is pending."""
+    archive = _read(options.root())
+    for ref, reason in sorted(archive.held().items()):
+        print(json.dumps({"ref": ref, "phase": "held", "reason": reason}) if as_json else f"{ref}  held: {reason}")
+    for ledger in sorted(archive.ledgers(), key=lambda one: one.ref):
+        poll = ledger.poll
+        states = {key: str(entry.state) for key, entry in poll.pending.items()}
+        if as_json:
+            print(json.dumps({"ref": ledger.ref, "phase": str(poll.phase), "g": ledger.g, "pending": states}))
+        else:
+            flags = "".join(f", {name}" for name in ("paused", "away") if getattr(poll, name))
+            queue = ", ".join(f"{key} {state}" for key, state in states.items())
+            print(f"{ledger.ref}  {poll.phase}{flags}  {queue}".rstrip())
+
+
+@command.command()
+@click.argument("ref")
+@with_options
+def show(options: Options, *, ref: str) -> None:
+    """The ledger of one item, as JSON."""
+    print(json.dumps(encode(_get(_read(options.root()), ref)), indent=1))
+
+
+@command.command()
+@click.argument("ref")
+@with_options
+def retry(options: Options, *, ref: str) -> None:
+    """Try a given-up or held event again."""
+    with _writable(options.root()) as archive:
+        ledger = _get(archive, ref)
+        keys = [key for key, entry in ledger.poll.pending.items() if entry.state in (Standing.GAVE_UP, Standing.HELD)]
+        if not keys:
+            raise LoopError(f"nothing of '{ref}' is given up or held", "see `the-loop ledger list`")
+        for key in keys:
+            held = ledger.poll.pending[key].state is Standing.HELD
+            ledger = move(ledger, key, Standing.UNCERTAIN, unknown=0) if held else rearm(ledger, key)
+        archive.save(ledger)
+    print(f"to be tried again: {', '.join(delivery_id(ref, key) for key in keys)}")
+
+
+@command.command("settle")
+@click.argument("ref")
+@click.argument("event_id", metavar="ID")
+@with_options
+def settle_(options: Options, *, ref: str, event_id: str) -> None:
+    """Say that an event was delivered: it is never offered again. ID as in `comment:17`."""
+    root = options.root()
+    with _writable(root) as archive:
+        ledger = _get(archive, ref)
+        key = event_id.removeprefix(f"{ref}/")
+        is_pending = key in ledger.poll.pending
+        if not is_pending and ":" not in key:
+            raise LoopError(f"'{event_id}' is no event id", "write it as in comment:17")
+        archive.save(after_receipt(ledger, key) if is_pending else settle(ledger, key))
+        remove_all(root.delivery(delivery_id(ref, key)))
+    print(f"settled: {delivery_id(ref, key)}")
+
+
+@command.command()
+@click.argument("ref")
+@with_options
+def reset(options: Options, *, ref: str) -> None:
+    """Forget an item: it is met as if for the first time, its starts counted on."""
+    with _writable(options.root()) as archive:
+        try:
+            ledger = _get(archive, ref)
+        except HeldItem:
+            archive.reset_held(ref)
+        else:
+            archive.save(forgotten(ledger))
+    print(f"reset: {ref}")
+
+
+def _read(root: StateRoot) -> Archive:
+    """The ledgers as they are on disk, without changing any: a bad one is reported, not set aside."""
+    must_exist(root)
+    archive = Archive(root, _say, time.time, may_write=False)
+    archive.load()
+    return archive
+
+
+@contextmanager
+def _writable(root: StateRoot) -> Iterator[Archive]:
+    """The ledgers under the poller's own lock. Raises LockHeld (75) beside a running poller."""
+    must_exist(root)
+    root.check_owner()
+    lock = _lock(root)
+    try:
+        root.prepare_folders()
+        archive = Archive(root, _say, time.time)
+        archive.load()
+        yield archive
+    finally:
+        lock.close()
+
+
+def _lock(root: StateRoot) -> RunLock:
+    until = time.monotonic() + 1.0
+    while True:
+        try:
+            return RunLock.attempt(root.path, PIDFILE)
+        except LockBusy:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.02)
+
+
+def _get(archive: Archive, ref: str) -> Ledger:
+    ledger = archive.get(ref)
+    if ledger is None:
+        raise LoopError(f"there is no ledger of '{ref}'", "see `the-loop ledger list`")
+    return ledger
+
+
+def _say(note: Note) -> None:
+    click.echo(f"the-loop: {note.name}: {note.fields.get('ref', '')}: {note.fields.get('reason', '')}", err=True)

@@ -1,0 +1,141 @@
+"""`the-loop poll`: start, stop, restart, status."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from the_loop.cli.common import Options, with_options
+from the_loop.lock import Probe, Sight, look
+from the_loop.state import PIDFILE, StateRoot
+from the_loop.supervision.stopping import Result
+
+
+@click.group("poll")
+def command() -> None:
+    """Start, stop, restart and watch the poller."""
+
+
+@command.command()
+@click.option("--once", is_flag=True, help="One cycle, wait for what it started, and end.")
+@with_options
+def start(options: Options, *, once: bool) -> None:
+    """Run in the foreground: the loop, or one cycle."""
+    from the_loop import running
+
+    code = running.run(options, once=once)
+    click.get_current_context().exit(code)
+
+
+@command.command()
+@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), default=30, show_default=True, metavar="SECONDS")
+@with_options
+def stop(options: Options, *, timeout_s: float) -> None:
+    """Stop the running poller, and return when it is gone."""
+    from the_loop.supervision import stopping
+
+    _tell(stopping.stop(options.root(), PIDFILE, timeout_s))
+
+
+@command.command()
+@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), default=30, show_default=True, metavar="SECONDS")
+@with_options
+def restart(options: Options, *, timeout_s: float) -> None:
+    """Have the running poller start again: same pid, arguments and environment, new code."""
+    from the_loop.supervision import stopping
+
+    _tell(stopping.restart(options.root(), PIDFILE, timeout_s))
+
+
+@command.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@with_options
+def status(options: Options, *, as_json: bool) -> None:
+    """Say who holds the lock and how the last cycle went."""
+    from the_loop.heartbeat import read_heartbeat
+
+    root = options.root()
+    sight = look(root.path, PIDFILE)
+    report = _report(sight, read_heartbeat(root), root)
+    if as_json:
+        print(json.dumps(report))
+    else:
+        print("\n".join(_in_words(report, sight.cause)))
+    codes = {Probe.HELD: 0, Probe.FREE: 3, Probe.UNKNOWN: 4}
+    click.get_current_context().exit(codes[sight.probe])
+
+
+def _tell(result: Result) -> None:
+    print(f"the-loop: {result.message}", file=sys.stderr)
+    click.get_current_context().exit(int(result.code))
+
+
+def _report(sight: Sight, beat: dict[str, Any], root: StateRoot) -> dict[str, Any]:
+    """What `status --json` shows; the heartbeat of another life tells nothing about now but what was last seen."""
+    holder = sight.holder
+    is_running = {Probe.HELD: True, Probe.FREE: False}.get(sight.probe)  # None: could not find out
+    report = {
+        "running": is_running,
+        "pid": holder.pid if holder else None,
+        "starttime": holder.starttime if holder else None,
+        "since": beat.get("since") if is_running else None,
+        "stateRoot": str(root.path),
+        "pidfile": str(root.pidfile),
+        "unit": None,
+    }
+    for name in ("lastCycle", "lastGoodCycleAt"):
+        report[name] = beat.get(name)
+    report["nextCycleAt"] = beat.get("nextCycleAt") if is_running else None
+    report["sources"] = beat.get("sources", [])
+    for name in ("pending", "uncertain", "held", "gaveUp"):
+        report[name] = beat.get(name, 0)
+    for name in ("heldItems", "leftAlone", "paused"):
+        report[name] = beat.get(name)
+    return report
+
+
+def _in_words(report: dict[str, Any], cause: str) -> list[str]:
+    lines = [_holder_line(report, cause), f"state root: {report['stateRoot']}"]
+    last = report["lastCycle"]
+    if isinstance(last, dict):
+        suffix = ", interrupted" if last.get("interrupted") else ""
+        lines.append(
+            f"last cycle: {last.get('startedAt')}, {last.get('items')} items, {last.get('delivered')} delivered, "
+            f"{last.get('errors')} errors in {last.get('seconds')} s{suffix}"
+        )
+    lines.append(f"last good cycle: {report['lastGoodCycleAt'] or 'never'}")
+    if report["nextCycleAt"]:
+        lines.append(f"next cycle: {report['nextCycleAt']}")
+    for source in report["sources"] if isinstance(report["sources"], list) else []:
+        lines.append(_source_line(source))
+    counts = ", ".join(f"{report[name]} {label}" for name, label in _COUNTS.items())
+    lines.append(f"queue: {counts}")
+    if report["paused"]:
+        lines.append(f"all deliveries wait: {report['paused']}")
+    for ref, reason in (report["heldItems"] or {}).items():
+        lines.append(f"held: {ref}: {reason}")
+    for place in report["leftAlone"] or []:
+        lines.append(f"left alone, not configured any more: {place}")
+    return lines
+
+
+_COUNTS = {"pending": "pending", "uncertain": "uncertain", "held": "held", "gaveUp": "given up"}
+
+
+def _holder_line(report: dict[str, Any], cause: str) -> str:
+    if report["running"]:
+        who = f"pid {report['pid']}" if report["pid"] else "a process that cannot be seen from here"
+        return f"running: {who}, since {report['since'] or 'unknown'}" + (f" ({cause})" if cause else "")
+    return f"unknown: {cause}" if report["running"] is None else "not running"
+
+
+def _source_line(source: dict[str, Any]) -> str:
+    line = f"source {source.get('name')} ({source.get('provider')}): {source.get('state')}, {source.get('items')} items"
+    if source.get("waitingUntil"):
+        line += f", waits until {source['waitingUntil']}"
+    if source.get("error"):
+        line += f", last good {source.get('lastGoodAt') or 'never'}: {source['error']}"
+    return line

@@ -1,0 +1,265 @@
+"""One look at one source, and what it means for each item: the part of a cycle that is the same for all sources.
+
+Nothing of a look is recorded before its items are: an item is decided, written and only then handed over; the
+position comes last and names what could not be written. A stop cancels at an await, so never inside an item.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from the_loop.archive import Archive, HeldItem
+from the_loop.decide import View, decide, wants_thread
+from the_loop.dispatcher import Dispatcher
+from the_loop.guards import Rules
+from the_loop.ledger import Ledger, Phase, Standing
+from the_loop.model import Note, Presence, timestamp
+from the_loop.outbox import Outbox
+from the_loop.positions import Position, Wait, write_position
+from the_loop.sources.base import Known, Limited, Listing, Sighting, Source, SourceError
+from the_loop.state import StateRoot
+
+FIRST_SIGHTS: Final = 50  # of one source in one cycle, so that known items are not kept waiting (SPEC R6.9)
+_THREADS: Final = 200  # of known items that are owed, likewise
+_LONGEST_BACKOFF_S: Final = 600.0
+
+
+@dataclass(slots=True)
+class Watched:
+    """A configured source and how it is doing."""
+
+    source: Source
+    rules: Rules
+    position: Position = field(default_factory=Position)
+    error: str = ""
+    failures: int = 0  # in a row
+    next_look_s: float = 0.0  # monotonic
+    last_good_at: float | None = None  # epoch seconds
+    items: int = 0
+    was_looked_at: bool = False
+
+    @property
+    def is_unread(self) -> bool:
+        """True if nobody may speak on it: then there is nothing to read it for."""
+        return not self.rules.authorized
+
+    def state(self, now: float) -> str:
+        if self.is_unread:
+            return "unread"
+        if self.position.wait is not None and self.position.wait.remaining_s(now) > 0:
+            return "waiting"
+        if self.error:
+            return "failing"
+        return "ok" if self.was_looked_at else "new"
+
+
+@dataclass(slots=True)
+class _Budget:
+    first_sights: int = FIRST_SIGHTS
+    threads: int = _THREADS
+
+    def take(self, *, is_first: bool) -> bool:
+        """True if one more thread may be read in this look."""
+        left = self.first_sights if is_first else self.threads
+        if left <= 0:
+            return False
+        if is_first:
+            self.first_sights -= 1
+        else:
+            self.threads -= 1
+        return True
+
+    def exhaust(self) -> None:
+        self.first_sights = self.threads = 0
+
+
+class Cycle:
+    """Looks at sources one item at a time. `run` returns the number of errors it met."""
+
+    def __init__(
+        self,
+        root: StateRoot,
+        archive: Archive,
+        outbox: Outbox,
+        dispatcher: Dispatcher,
+        *,
+        tell: Callable[[Note], None],
+        now: Callable[[], float],
+    ) -> None:
+        self._root = root
+        self._archive = archive
+        self._outbox = outbox
+        self._dispatcher = dispatcher
+        self._tell = tell
+        self._now = now
+
+    async def run(self, watched: Watched, interval_s: float) -> int:
+        """Look at this source and take up what is new. Never raises but when cancelled."""
+        try:
+            listing = await watched.source.look(watched.position.value, self._known(watched.source))
+        except SourceError as error:
+            self._fail(watched, error, interval_s)
+            return 1
+        except Exception as error:  # the border: one broken source costs that one only
+            # a position of a wrong shape is no position; anything else will say the same again without one
+            watched.position = Position(wait=watched.position.wait)
+            self._fail(watched, SourceError(f"unexpected: {type(error).__name__}: {error}"), interval_s)
+            return 1
+        for note in listing.notes:
+            self._tell(note)
+        errors, owed = await self._visit_all(watched, listing)
+        self._succeed(watched, listing, interval_s)
+        self._move_on(watched, Position(dict(listing.position), frozenset(owed), watched.position.wait))
+        return errors + len(listing.faults)
+
+    def offer_pending(self, watched: Watched) -> None:
+        """What is due of this source's items is handed over; a spawn that waited for a look in vain, as it was."""
+        for ledger in self._archive.with_pending():
+            if watched.source.owns(ledger.ref):
+                if watched.error and not watched.is_unread:
+                    self._outbox.offer_as_it_was(ledger.ref)
+                self._dispatcher.offer(ledger.ref)
+
+    # --- items ---
+
+    async def _visit_all(self, watched: Watched, listing: Listing) -> tuple[int, set[str]]:
+        owed = self._owed(watched, listing)
+        budget = _Budget()
+        errors = 0
+        for sighting in listing.sightings:
+            await asyncio.sleep(0)  # where a stop takes hold: between items, with the last one on disk
+            try:
+                await self._visit(watched, sighting, owed, budget)
+            except HeldItem:
+                owed.add(sighting.ref)
+            except Limited as limit:
+                owed.add(sighting.ref)
+                budget.exhaust()
+                self._wait(watched, limit)
+                errors += 1
+            except Exception as error:  # the border: one broken item costs that one only
+                owed.add(sighting.ref)
+                reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+                self._tell(Note("item.failed", {"ref": sighting.ref, "source": watched.source.name, "reason": reason}))
+                errors += 1
+        return errors, owed
+
+    async def _visit(self, watched: Watched, sighting: Sighting, owed: set[str], budget: _Budget) -> None:
+        ref = sighting.ref
+        ledger = self._archive.get(ref)
+        if ledger is not None and sighting.item is not None and ledger.id not in ("", sighting.item.id):
+            raise self._archive.hold(ref, f"it is of another item ('{ledger.id}', not '{sighting.item.id}')")
+        if _is_quiet(ledger, sighting, ref in owed):
+            return
+        view = self._view(ledger, sighting)
+        if wants_thread(ledger, view, watched.rules, owed=ref in owed):
+            if not budget.take(is_first=ledger is None):
+                owed.add(ref)
+                return
+            thread = await watched.source.thread(ref)
+            if thread.item is None and sighting.presence is Presence.LISTED:
+                owed.add(ref)
+                return
+            ledger = self._archive.get(ref)  # an outcome may have been recorded meanwhile
+            view = self._view(ledger, sighting)
+            view = replace(view, item=thread.item or view.item, thread=thread.entries)
+        self._outbox.commit(decide(ledger, view, watched.rules))
+        if view.thread is not None:
+            owed.discard(ref)
+        self._dispatcher.offer(ref)
+
+    def _view(self, ledger: Ledger | None, sighting: Sighting) -> View:
+        spawn = None if ledger is None else ledger.poll.pending.get(ledger.spawn_key)
+        return View(
+            ref=sighting.ref,
+            presence=sighting.presence,
+            item=sighting.item,
+            reason=sighting.reason,
+            rows=sighting.rows,
+            running=self._dispatcher.running(sighting.ref),
+            due=spawn is not None and self._outbox.is_due(spawn),
+        )
+
+    def _known(self, source: Source) -> dict[str, Known]:
+        return {
+            ledger.ref: Known(ledger.poll.phase.is_open, ledger.poll.away, ledger.url)
+            for ledger in self._archive.ledgers()
+            if source.owns(ledger.ref)
+        }
+
+    def _owed(self, watched: Watched, listing: Listing) -> set[str]:
+        """Whose thread has to be read before rows count. Of what ended and is not listed nothing is owed."""
+        here = {sighting.ref for sighting in listing.sightings}
+        held = self._archive.held()
+        owed = {ref for ref in watched.position.owed if ref in here or ref in held}
+        if watched.position.value is None:
+            owed |= here
+        owed |= {ref for ref in held if watched.source.owns(ref)}
+        return owed | {sighting.ref for sighting in listing.sightings if sighting.is_owed}
+
+    # --- the source ---
+
+    def _succeed(self, watched: Watched, listing: Listing, interval_s: float) -> None:
+        watched.was_looked_at = True
+        watched.failures = 0
+        watched.next_look_s = 0.0
+        watched.items = listing.items
+        limits = [fault for fault in listing.faults if isinstance(fault, Limited)]
+        if limits:
+            self._wait(watched, limits[0])
+        if listing.faults:
+            self._say_error(watched, "; ".join(dict.fromkeys(str(fault) for fault in listing.faults)))
+            return
+        watched.last_good_at = self._now()
+        if watched.error and watched.position.wait is None:
+            watched.error = ""
+            self._tell(Note("source.recovered", {"source": watched.source.name}))
+
+    def _fail(self, watched: Watched, error: SourceError, interval_s: float) -> None:
+        watched.was_looked_at = True
+        if isinstance(error, Limited):
+            self._wait(watched, error)
+            return
+        watched.failures += 1
+        growing = interval_s * 2 ** min(watched.failures - 1, 12)
+        watched.next_look_s = time.monotonic() + max(min(growing, _LONGEST_BACKOFF_S) - interval_s / 2, 0.0)
+        self._say_error(watched, str(error))
+
+    def _wait(self, watched: Watched, limit: Limited) -> None:
+        """Nobody asks before that moment, also after a restart."""
+        until = self._now() + limit.wait_s
+        watched.error = limit.problem
+        fields = {"source": watched.source.name, "until": timestamp(until), "reason": limit.problem}
+        self._tell(Note("source.waiting", fields))
+        self._move_on(watched, replace(watched.position, wait=Wait(until, limit.wait_s, limit.problem)))
+
+    def _say_error(self, watched: Watched, error: str) -> None:
+        if error != watched.error:
+            self._tell(Note("source.failed", {"source": watched.source.name, "reason": error}))
+        watched.error = error
+
+    def _move_on(self, watched: Watched, position: Position) -> None:
+        """The new position, in memory and on disk; without a disk the next start asks for more than it has to."""
+        if position == watched.position:
+            return
+        watched.position = position
+        try:
+            write_position(self._root, watched.source.name, position)
+        except OSError as error:
+            reason = f"cannot write its position: {error.strerror or error}"
+            self._tell(Note("source.failed", {"source": watched.source.name, "reason": reason}))
+
+
+def _is_quiet(ledger: Ledger | None, sighting: Sighting, is_owed: bool) -> bool:  # noqa: FBT001
+    """True for a listed item whose session is live and of which there is no news: most of them, most of the time."""
+    if ledger is None or is_owed or sighting.rows or sighting.presence is not Presence.LISTED:
+        return False
+    poll = ledger.poll
+    if poll.away or poll.behind:
+        return False
+    spawn = poll.pending.get(ledger.spawn_key)
+    return poll.phase is Phase.LIVE or (spawn is not None and spawn.state is Standing.QUEUED)

@@ -1,0 +1,376 @@
+"""The loop: cycles, signals, reload, and a stop that is a normal state.
+
+One thread, one event loop. A signal sets a flag and wakes the loop; a stop cancels what is being fetched (fetches
+have no side effects) and never the bookkeeping of an item. Order of a life: lock, state, what an earlier life left,
+READY, cycles, stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final
+
+from the_loop import wiring
+from the_loop.archive import Archive
+from the_loop.config import Config, ConfigError
+from the_loop.cycle import Cycle, Watched
+from the_loop.dispatcher import Dispatcher
+from the_loop.events import rotate
+from the_loop.guards import Rules
+from the_loop.heartbeat import CycleSummary, left_alone, queue_counts, source_status, write_heartbeat
+from the_loop.lock import LockBusy, RunLock
+from the_loop.model import LoopError, Note, timestamp
+from the_loop.outbox import Outbox
+from the_loop.state import PIDFILE, StateRoot
+from the_loop.supervision.notify import Notifier
+
+HELD_BACK: Final = (signal.SIGHUP, signal.SIGUSR2)  # blocked from the first moment: by default they end a process
+_PROBES_GONE_S: Final = 1.0  # a look holds the lock for a moment only
+_FOREIGN_GONE_S: Final = 5.0  # systemd-tmpfiles locks a directory while it ages it
+_TICK_S: Final = 2.0  # how soon a removed pidfile is put back
+_JITTER: Final = 0.05
+_STEP_LIMIT_S: Final = 900.0  # a cycle that takes longer than this is not progress any more
+_UNIT_DRAIN_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a poller is started with. `load` reads the configuration again, for a reload."""
+
+    root: StateRoot
+    config: Config
+    load: Callable[[], Config]
+    environ: dict[str, str]
+    once: bool
+    tell: Callable[[Note], None]
+    notifier: Notifier
+    path: str  # of the configuration, for messages
+    now: Callable[[], float] = time.time
+
+
+class Poller:
+    """One life of the poller. `run` returns its exit code; `wants_restart` says whether it is to be executed again."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.wants_restart = False
+        self._setup = setup
+        self._config = setup.config
+        self._tell = setup.tell
+        self._stop = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._reload = False
+        self._work: asyncio.Task[Any] | None = None
+        self._is_displaced = False
+        self._since = ""
+        self._last_cycle: CycleSummary | None = None
+        self._last_good_at: float | None = None
+        self._next_cycle_at: float | None = None
+        self._delivered = 0
+        self._errors = 0
+        self._busy_since: float | None = None
+        self._watched: list[Watched] = []
+
+    def install_handlers(self) -> None:
+        """First of all: no signal ends the process from now on."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_stop, signal.Signals(number).name)
+        loop.add_signal_handler(signal.SIGHUP, self._on_reload)
+        loop.add_signal_handler(signal.SIGUSR2, self._on_restart)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
+
+    async def run(self) -> int:
+        """Hold the lock, do the work, stop in order. Raises LockHeld, LockUnusable, StateRootError."""
+        setup = self._setup
+        setup.root.prepare_root()
+        lock = await self._acquire()
+        if lock is None:
+            return 0  # told to stop while it waited
+        try:
+            return await self._run_locked(lock)
+        finally:
+            lock.close()
+
+    # --- a life ---
+
+    async def _acquire(self) -> RunLock | None:
+        began = time.monotonic()
+        while not self._stop.is_set():
+            try:
+                return RunLock.attempt(self._setup.root.path, PIDFILE)
+            except LockBusy as busy:
+                patience = _PROBES_GONE_S if busy.shared else _FOREIGN_GONE_S
+                if time.monotonic() - began > patience:
+                    raise
+            await self._sleep(0.01 + random.random() / 100)
+        return None
+
+    async def _run_locked(self, lock: RunLock) -> int:
+        setup = self._setup
+        self._lock = lock
+        self._since = timestamp(setup.now())
+        setup.root.prepare_folders()
+        fields = {"path": str(lock.claim), "pid": lock.identity.pid, "uid": os.geteuid()}
+        self._tell(Note("poller.started", fields))
+        self._archive = Archive(setup.root, self._tell, setup.now)
+        self._archive.load()
+        self._watched = wiring.watch(self._config, setup.root, setup.environ)
+        self._outbox = Outbox(
+            setup.root,
+            self._archive,
+            wiring.runner(self._config, setup.root, setup.environ),
+            policy=wiring.policy(self._config),
+            rules_of=self._rules_of,
+            tell=self._tell,
+            now=setup.now,
+            offers_once=setup.once,
+        )
+        self._dispatcher = Dispatcher(
+            self._outbox,
+            limit=self._config.routing.max_concurrent_dispatches,
+            tell=self._tell,
+            may_hand_over=self._is_in_charge,
+        )
+        self._cycle = Cycle(setup.root, self._archive, self._outbox, self._dispatcher, tell=self._tell, now=setup.now)
+        for handover in self._outbox.recover():
+            self._dispatcher.adopt(handover)
+        setup.notifier.ready("starting")
+        ticking = asyncio.create_task(self._keep_ticking())
+        try:
+            code = await (self._once() if setup.once else self._loop())
+        finally:
+            ticking.cancel()
+            await self._leave()
+        return 1 if self._is_displaced else code
+
+    async def _loop(self) -> int:
+        while not self._stop.is_set():
+            await self._run_cycle()
+            self._report_cycle()
+            interval_s = self._config.polling.interval_seconds * random.uniform(1 - _JITTER, 1 + _JITTER)
+            self._next_cycle_at = self._setup.now() + interval_s
+            self._beat()
+            if not self._stop.is_set():
+                await self._sleep(interval_s)
+            if self._reload and not self._stop.is_set():
+                await self._do_reload()
+        return 0
+
+    async def _once(self) -> int:
+        await self._run_cycle()
+        if not self._stop.is_set():
+            limit_s = _UNIT_DRAIN_S if "INVOCATION_ID" in self._setup.environ else None
+            await self._interruptible(asyncio.wait_for(self._dispatcher.drain(), limit_s))
+        self._report_cycle()
+        self._beat()
+        if self._stop.is_set():
+            return 0
+        return 1 if self._errors or self._dispatcher.is_stuck else 0
+
+    async def _leave(self) -> None:
+        setup = self._setup
+        setup.notifier.stopping()
+        report = await self._dispatcher.stop()
+        for delivery in report.left_running:
+            self._tell(Note("dispatch.left_running", {"deliveryId": delivery}))
+        for delivery in report.abandoned:
+            self._tell(Note("dispatch.abandoned", {"deliveryId": delivery}))
+        if report.abandoned:
+            self._tell(Note("poll.attempts_released", {"count": len(report.abandoned)}))
+        self._next_cycle_at = None
+        self._beat()
+        await asyncio.gather(*(watched.source.close() for watched in self._watched), return_exceptions=True)
+
+    # --- one cycle ---
+
+    async def _run_cycle(self) -> None:
+        self._started_at = self._setup.now()
+        self._began = time.monotonic()
+        self._errors = 0
+        self._interrupted = False
+        self._wake.clear()
+        if not self._is_in_charge():
+            return
+        rotate(self._setup.root.logs / "output.log")
+        looks = [self._look(watched) for watched in self._watched]
+        self._interrupted = not await self._interruptible(_all(looks))
+
+    async def _look(self, watched: Watched) -> None:
+        if watched.is_unread:
+            self._say_unread(watched)
+            self._errors += 1
+            return
+        wait = watched.position.wait
+        is_limited = wait is not None and wait.remaining_s(self._setup.now()) > 0
+        if is_limited or (time.monotonic() < watched.next_look_s and not self._setup.once):
+            self._errors += is_limited
+        else:
+            self._errors += await self._cycle.run(watched, self._config.polling.interval_seconds)
+        self._cycle.offer_pending(watched)
+
+    def _report_cycle(self) -> None:
+        delivered = self._outbox.delivered - self._delivered
+        self._delivered = self._outbox.delivered
+        self._last_cycle = CycleSummary(
+            started_at=timestamp(self._started_at),
+            seconds=round(time.monotonic() - self._began, 3),
+            items=sum(watched.items for watched in self._watched),
+            delivered=delivered,
+            errors=self._errors,
+            interrupted=self._interrupted,
+        )
+        if not self._errors and not self._interrupted:
+            self._last_good_at = self._setup.now()
+        self._tell(Note("poll.cycle", self._last_cycle.to_json()))
+
+    # --- signals ---
+
+    def _on_stop(self, name: str) -> None:
+        if not self._stop.is_set():
+            self._tell(Note("poller.stopping", {"reason": name}))
+            self._halt()
+
+    def _on_restart(self) -> None:
+        if not self._stop.is_set():
+            self.wants_restart = True
+            self._on_stop("SIGUSR2, to start again")
+
+    def _on_reload(self) -> None:
+        self._reload = True
+        self._wake.set()
+
+    def _halt(self) -> None:
+        self._stop.set()
+        self._wake.set()
+        if self._work is not None:
+            self._work.cancel()
+
+    # --- helpers ---
+
+    async def _do_reload(self) -> None:
+        """Take a new configuration as a whole, or keep the old one and say so."""
+        self._reload = False
+        setup = self._setup
+        setup.notifier.reloading()
+        try:
+            config = setup.load()
+            if wiring.state_root(None, config, {}).path != wiring.state_root(None, self._config, {}).path:
+                raise LoopError("state.root cannot change under a running poller", "restart it instead")
+            watched = wiring.watch(config, setup.root, setup.environ)
+        except (ConfigError, LoopError) as error:
+            self._tell(Note("config.rejected", {"reason": str(error)}))
+            setup.notifier.ready(self._status())
+            return
+        before = {one.source.name: one for one in self._watched}
+        for one in watched:
+            if (old := before.get(one.source.name)) is not None:
+                one.position, one.items = old.position, old.items
+        self._watched, self._config = watched, config
+        self._outbox.policy = wiring.policy(config)
+        self._outbox.runner = wiring.runner(config, setup.root, setup.environ)
+        self._dispatcher.limit = config.routing.max_concurrent_dispatches
+        self._dispatcher.resume()
+        await asyncio.gather(*(one.source.close() for one in before.values()), return_exceptions=True)
+        self._tell(Note("config.reloaded", {"path": setup.path}))
+        setup.notifier.ready(self._status())
+
+    def _rules_of(self, ref: str) -> Rules | None:
+        return next((one.rules for one in self._watched if one.source.owns(ref) and not one.is_unread), None)
+
+    def _say_unread(self, watched: Watched) -> None:
+        reason = "nobody is authorised, so it is not read; set routing.authorizedUsers"
+        if watched.error != reason:
+            self._tell(Note("source.failed", {"source": watched.source.name, "reason": reason}))
+        watched.error = reason
+
+    def _is_in_charge(self) -> bool:
+        """True while the lock is ours; puts a removed pidfile back. Once false, nothing more is handed over."""
+        if self._is_displaced:
+            return False
+        if not self._lock.is_intact():
+            self._is_displaced = True
+            reason = f"'{self._lock.directory}' is another directory than the one that was locked"
+            self._tell(Note("poller.stopping", {"reason": reason}))
+            self._halt()
+            return False
+        try:
+            if self._lock.restore_claim():
+                self._tell(Note("poller.restored", {"path": str(self._lock.claim)}))
+        except OSError as error:
+            self._tell(
+                Note("item.failed", {"ref": str(self._lock.claim), "reason": f"cannot put it back: {error.strerror}"})
+            )
+        return True
+
+    async def _keep_ticking(self) -> None:
+        """Looks after the pidfile, and pings the watchdog for as long as the loop makes progress."""
+        watchdog_s = self._setup.notifier.watchdog_s
+        while True:
+            self._is_in_charge()
+            if watchdog_s is not None and not self._is_overdue():
+                self._setup.notifier.watchdog()
+            await asyncio.sleep(min(_TICK_S, watchdog_s or _TICK_S))
+
+    def _is_overdue(self) -> bool:
+        return self._busy_since is not None and time.monotonic() - self._busy_since > _STEP_LIMIT_S
+
+    async def _interruptible(self, work: Coroutine[Any, Any, Any]) -> bool:
+        """Run `work`; False if a stop or its own limit cut it short."""
+        self._work = asyncio.create_task(work)
+        self._busy_since = time.monotonic() if not self._setup.once else None
+        if self._stop.is_set():
+            self._work.cancel()
+        try:
+            await self._work
+        except (asyncio.CancelledError, TimeoutError):
+            return False
+        finally:
+            self._work = self._busy_since = None
+        return True
+
+    async def _sleep(self, seconds: float) -> None:
+        """Wait, or be woken."""
+        try:
+            await asyncio.wait_for(self._wake.wait(), seconds)
+        except TimeoutError:
+            return
+
+    def _status(self) -> str:
+        last = self._last_cycle
+        failing = [one.source.name for one in self._watched if one.error]
+        text = "first cycle" if last is None else f"{last.items} items, last cycle {last.started_at}"
+        good = timestamp(self._last_good_at) if self._last_good_at else "never"
+        return f"{text}, failing: {', '.join(failing)}, last good cycle {good}" if failing else text
+
+    def _beat(self) -> None:
+        now = self._setup.now()
+        beat = {
+            "schema": 1,
+            "pid": self._lock.identity.pid,
+            "starttime": self._lock.identity.starttime,
+            "since": self._since,
+            "stateRoot": str(self._setup.root.path),
+            "lastCycle": self._last_cycle.to_json() if self._last_cycle else None,
+            "lastGoodCycleAt": timestamp(self._last_good_at) if self._last_good_at else None,
+            "nextCycleAt": timestamp(self._next_cycle_at) if self._next_cycle_at else None,
+            "sources": [source_status(watched, now) for watched in self._watched],
+            **queue_counts(self._archive),
+            "heldItems": self._archive.held(),
+            "leftAlone": left_alone(self._archive, self._watched),
+            "paused": self._dispatcher.pause_reason or None,
+        }
+        write_heartbeat(self._setup.root, beat)
+        self._setup.notifier.status(self._status())
+
+
+async def _all(looks: list[Coroutine[Any, Any, None]]) -> None:
+    """All of them at once; a stop cancels them all."""
+    async with asyncio.TaskGroup() as group:
+        for look in looks:
+            group.create_task(look)

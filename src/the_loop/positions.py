@@ -1,0 +1,66 @@
+"""Where each source may start from, on disk: its position, the items owed, and a wait that a limit named.
+
+`local/sources/<slug>.json`: ``{"schema": 1, "source", "position": {…}, "owed": [ref], "wait": {"until", "seconds",
+"reason"}}``. Position and owed change in one rename, after all items of the look are on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from the_loop.state import StateRoot, read_json_object, to_json_bytes, write_durably
+
+_SCHEMA: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nobody asks before `until` (epoch seconds), which was `seconds` away when it was set."""
+
+    until: float
+    seconds: float
+    reason: str
+
+    def remaining_s(self, now: float) -> float:
+        """Seconds left; never more than were set, whatever the clock did since."""
+        return min(max(0.0, self.until - now), self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """`value` is the source's own, None where there is none: then everything it lists is owed."""
+
+    value: Mapping[str, Any] | None = None
+    owed: frozenset[str] = frozenset()
+    wait: Wait | None = None
+
+
+def read_position(root: StateRoot, source: str) -> Position:
+    """The stored position; the empty one for a file that is missing, unreadable, of another shape or newer."""
+    try:
+        tree = read_json_object(root.position(source))
+        if tree["schema"] != _SCHEMA or not isinstance(tree["position"], dict | None):
+            return Position()
+        wait = tree.get("wait")
+        return Position(
+            value=tree["position"],
+            owed=frozenset(str(ref) for ref in tree["owed"]),
+            wait=Wait(float(wait["until"]), float(wait["seconds"]), str(wait["reason"])) if wait else None,
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return Position()
+
+
+def write_position(root: StateRoot, source: str, position: Position) -> None:
+    """Raises OSError, and the old one stays."""
+    wait = position.wait
+    tree = {
+        "schema": _SCHEMA,
+        "source": source,
+        "position": position.value,
+        "owed": sorted(position.owed),
+        "wait": {"until": wait.until, "seconds": wait.seconds, "reason": wait.reason} if wait else None,
+    }
+    write_durably(root.position(source), to_json_bytes(tree))

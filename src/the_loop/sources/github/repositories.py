@@ -1,0 +1,41 @@
+"""Which name a repository's items are filed under: the first one it was seen with, by its lasting numeric id."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from the_loop.sources.base import SourceError
+from the_loop.state import read_json_object, to_json_bytes, write_durably
+
+
+class Repositories:
+    """`portable/repositories.json`: ``{"<host>/<id>": "<owner>/<name>"}``, lower case."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def filed_name(self, host: str, number: int, name: str) -> str:
+        """The name this repository is filed under, and from now on stays filed under. Raises SourceError."""
+        try:
+            table = read_json_object(self._path)
+        except FileNotFoundError:
+            table = {}
+        except (OSError, ValueError) as error:
+            raise SourceError(
+                f"cannot read '{self._path}': {error}", "repair it, or remove it if none was renamed"
+            ) from error
+        key = f"{host}/{number}"
+        filed = table.get(key)
+        if isinstance(filed, str):
+            return filed
+        name = name.lower()
+        if any(other == name and known.startswith(f"{host}/") for known, other in table.items()):
+            raise SourceError(
+                f"'{name}' is another repository than the one its items were filed for",
+                f"take the old one out of '{self._path}' once its ledgers are not needed any more",
+            )
+        try:
+            write_durably(self._path, to_json_bytes({**table, key: name}))
+        except OSError as error:
+            raise SourceError(f"cannot write '{self._path}': {error.strerror}") from error
+        return name

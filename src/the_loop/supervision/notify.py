@@ -1,0 +1,77 @@
+"""The service manager's notify protocol: `READY`, `STATUS`, `WATCHDOG`, `STOPPING`, `RELOADING`.
+
+Without `NOTIFY_SOCKET` every call does nothing; a socket that is broken is said once and costs nothing. The variables
+are taken out of the environment, so that no child inherits them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, MutableMapping
+
+import sdnotify
+
+
+class Notifier:
+    """Sends to the socket that the environment names. `complain` is told once why it does not work."""
+
+    def __init__(self, environ: MutableMapping[str, str], complain: Callable[[str], None]) -> None:
+        self._complain = complain
+        self._is_broken = False
+        self.watchdog_s = _watchdog_period_s(environ)
+        self._notifier = self._connect(environ)
+        for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"):
+            environ.pop(name, None)
+
+    def ready(self, status: str) -> None:
+        self._send(f"READY=1\nSTATUS={_line(status)}")
+
+    def status(self, status: str) -> None:
+        self._send(f"STATUS={_line(status)}")
+
+    def stopping(self) -> None:
+        self._send("STOPPING=1")
+
+    def reloading(self) -> None:
+        self._send("RELOADING=1")
+
+    def watchdog(self) -> None:
+        self._send("WATCHDOG=1")
+
+    def _connect(self, environ: MutableMapping[str, str]) -> sdnotify.SystemdNotifier | None:
+        if not environ.get("NOTIFY_SOCKET"):
+            return None
+        try:
+            notifier = sdnotify.SystemdNotifier(debug=True)  # debug: it raises instead of keeping silent
+            notifier.socket.setblocking(False)  # a full queue must not stop the poller
+        except (OSError, TypeError, AttributeError) as error:
+            self._broken(error)
+            return None
+        return notifier
+
+    def _send(self, state: str) -> None:
+        if self._notifier is None:
+            return
+        try:
+            self._notifier.notify(state)
+        except OSError as error:
+            self._broken(error)
+
+    def _broken(self, error: Exception) -> None:
+        if not self._is_broken:
+            self._complain(f"cannot notify the service manager: {error}, going on without")
+        self._is_broken = True
+
+
+def _watchdog_period_s(environ: MutableMapping[str, str]) -> float | None:
+    """Half the manager's period in seconds; None where it is not meant for us, or no positive number."""
+    pid = environ.get("WATCHDOG_PID", "")
+    usec = environ.get("WATCHDOG_USEC", "")
+    if (pid and pid != str(os.getpid())) or not (usec.isascii() and usec.isdigit()) or int(usec) == 0:
+        return None
+    return int(usec) / 2e6
+
+
+def _line(text: str) -> str:
+    text = "".join(char if char.isprintable() else " " for char in text)
+    return text.encode("ascii", "backslashreplace").decode()  # the library sends Latin-1

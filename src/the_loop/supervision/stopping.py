@@ -1,0 +1,170 @@
+"""Stopping and restarting the poller of a state root, whoever runs it, and knowing that it is so.
+
+Nothing is ever signalled on the word of a file: the kernel says who holds the lock, the pidfile only confirms it, and
+the signal goes through a pidfd of exactly that process. What cannot be found out is said, and is no success.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Final
+
+from the_loop.lock import Probe, Sight, look, remove_stale_claim
+from the_loop.processes import Identity, pinned
+from the_loop.state import StateRoot
+
+_STAYS_FREE_S: Final = 1.0  # a supervisor that starts it again does so within this
+_NO_NEW_START_S: Final = 5.0
+_LOOK_AGAIN_S: Final = 0.05
+
+
+class Code(IntEnum):
+    """Exit codes of `stop` and `restart` (SPEC section 2)."""
+
+    DONE = 0
+    FAILED = 1
+    NOTHING_RUNS = 3
+    STILL_THERE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    code: Code
+    message: str
+
+
+def stop(root: StateRoot, pidfile: str, timeout_s: float) -> Result:
+    """End the poller of this root and return when it is gone, at the latest after `timeout_s`."""
+    until = time.monotonic() + timeout_s
+    sight = look(root.path, pidfile)
+    if sight.probe is Probe.FREE:
+        return _nothing_runs(root, pidfile, sight)
+    asked: set[Identity] = set()
+    while True:
+        if refusal := _refusal(sight):
+            return Result(Code.STILL_THERE, refusal)
+        if sight.verified and sight.holder is not None:
+            _ask(root, pidfile, sight.holder, signal.SIGTERM, asked, until)
+        sight = _watch_it_stay_free(root, pidfile, until)
+        if sight.probe is Probe.FREE:
+            return Result(Code.DONE, f"stopped {', '.join(f'pid {one.pid}' for one in asked) or 'the poller'}")
+        if time.monotonic() >= until:
+            return Result(Code.STILL_THERE, _still_there(sight, timeout_s, asked))
+        time.sleep(_LOOK_AGAIN_S)
+
+
+def restart(root: StateRoot, pidfile: str, timeout_s: float) -> Result:
+    """Have the running poller execute itself again; return when the new start holds the lock."""
+    until = time.monotonic() + timeout_s
+    sight = look(root.path, pidfile)
+    if sight.probe is Probe.FREE:
+        return Result(Code.NOTHING_RUNS, f"no poller runs on '{root.path}'")
+    while not (sight.verified and sight.holder):
+        if (refusal := _refusal(sight)) or time.monotonic() >= until:
+            return Result(Code.STILL_THERE, refusal or _still_there(sight, timeout_s, set()))
+        time.sleep(_LOOK_AGAIN_S)
+        sight = look(root.path, pidfile)
+    if refusal := _refusal(sight):
+        return Result(Code.STILL_THERE, refusal)
+    before = _claimed_at(root.path / pidfile)
+    with pinned(sight.holder) as descriptor:
+        if descriptor is not None and look(root.path, pidfile).holder == sight.holder:
+            signal.pidfd_send_signal(descriptor, signal.SIGUSR2)
+    return _wait_for_new_start(root, pidfile, before, until, timeout_s)
+
+
+def _wait_for_new_start(root: StateRoot, pidfile: str, before: int, until: float, timeout_s: float) -> Result:
+    free_since: float | None = None
+    while time.monotonic() < until:
+        sight = look(root.path, pidfile)
+        if sight.verified and sight.holder and _claimed_at(root.path / pidfile) != before:
+            return Result(Code.DONE, f"restarted as pid {sight.holder.pid}")
+        if sight.probe is not Probe.FREE:
+            free_since = None
+        elif free_since is None:
+            free_since = time.monotonic()
+        elif time.monotonic() - free_since > _NO_NEW_START_S:
+            return Result(
+                Code.FAILED, "the poller ended, but did not start again; see `the-loop events` for the reason"
+            )
+        time.sleep(_LOOK_AGAIN_S)
+    return Result(Code.STILL_THERE, f"no new start within {timeout_s:.0f} s; the restart is still under way")
+
+
+def _nothing_runs(root: StateRoot, pidfile: str, sight: Sight) -> Result:
+    """Say so; a pidfile that was left behind is removed, without a word of it being believed."""
+    path = root.path / pidfile
+    nothing = f"no poller runs on '{root.path}'"
+    if not os.path.lexists(path):
+        return Result(Code.NOTHING_RUNS, nothing)
+    try:
+        root.check_owner()
+        found = remove_stale_claim(root.path, pidfile)
+    except Exception as error:
+        return Result(Code.NOTHING_RUNS, f"{nothing}; its stale pidfile is left alone: {error}")
+    if found is None:
+        said = f" (it named {sight.note.pid})" if sight.note else ""
+        return Result(Code.NOTHING_RUNS, f"{nothing}; removed the stale pidfile '{path}'{said}")
+    return Result(Code.NOTHING_RUNS, f"{nothing}; {found.cause or 'its pidfile is in use again'}")
+
+
+def _ask(
+    root: StateRoot, pidfile: str, holder: Identity, number: signal.Signals, asked: set[Identity], until: float
+) -> None:
+    """Signal exactly this process, once, if it still holds the lock; then wait for it to end."""
+    with pinned(holder) as descriptor:
+        if descriptor is None:
+            return
+        if holder not in asked:
+            if look(root.path, pidfile).holder != holder:
+                return
+            signal.pidfd_send_signal(descriptor, number)
+            asked.add(holder)
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        poll.poll(max(0.0, until - time.monotonic()) * 1000)
+
+
+def _refusal(sight: Sight) -> str:
+    """Why nobody may be signalled, where waiting will not change that."""
+    if sight.probe is Probe.UNKNOWN:
+        return f"cannot find out whether a poller runs: {sight.cause}"
+    if sight.holder is None:
+        return f"a poller holds the lock, but {sight.cause}"
+    try:
+        owner = Path(f"/proc/{sight.holder.pid}").stat().st_uid
+    except OSError:
+        return ""
+    if os.geteuid() not in (0, owner):
+        return f"pid {sight.holder.pid} holds the lock and belongs to uid {owner}; stop it as that user or as root"
+    return ""
+
+
+def _still_there(sight: Sight, timeout_s: float, asked: set[Identity]) -> str:
+    who = f"pid {sight.holder.pid}" if sight.holder else "an unknown process"
+    under_way = "a stop is under way" if asked else f"it was not signalled: {sight.cause}"
+    return f"after {timeout_s:.0f} s {who} still holds the lock; {under_way}"
+
+
+def _watch_it_stay_free(root: StateRoot, pidfile: str, until: float) -> Sight:
+    """The lock has to stay free for a moment: somebody may be starting the poller again."""
+    stays_until = min(time.monotonic() + _STAYS_FREE_S, max(until, time.monotonic() + _LOOK_AGAIN_S))
+    sight = look(root.path, pidfile)
+    while sight.probe is Probe.FREE and time.monotonic() < stays_until:
+        time.sleep(_LOOK_AGAIN_S)
+        sight = look(root.path, pidfile)
+    return sight
+
+
+def _claimed_at(path: Path) -> int:
+    """When the lock was last taken, in nanoseconds; it tells a new start from the old one under the same pid."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
