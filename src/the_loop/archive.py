@@ -8,6 +8,7 @@ a readable one back (or resets it), over any restart.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 from collections.abc import Callable, Iterable
@@ -53,12 +54,20 @@ class _Known:
 class Archive:
     """Reads and writes ledgers. `tell` is given a note whenever an item gets held; `now` is epoch seconds.
 
-    Without `may_write` a bad file is held in memory only, and stays where it is.
+    Without `may_write` a bad file is held in memory only, and stays where it is. `guard` is asked before each write:
+    once it says no, the root is somebody else's.
     """
 
     def __init__(
-        self, root: StateRoot, tell: Callable[[Note], None], now: Callable[[], float], *, may_write: bool = True
+        self,
+        root: StateRoot,
+        tell: Callable[[Note], None],
+        now: Callable[[], float],
+        *,
+        may_write: bool = True,
+        guard: Callable[[], bool] = lambda: True,
     ) -> None:
+        self._guard = guard
         self._may_write = may_write
         self._root = root
         self._tell = tell
@@ -86,6 +95,8 @@ class Archive:
 
     def save(self, ledger: Ledger) -> None:
         """Write the ledger durably. Raises OSError, and the old one stays in force."""
+        if not self._guard():
+            raise PermissionError(errno.EPERM, "this root is not ours any more")
         path = self._root.ledger(ledger.ref)
         write_durably(path, to_json_bytes(encode(ledger)))
         self._remember(ledger.ref, _Known(_signature(path), ledger))

@@ -104,7 +104,7 @@ class Cycle:
         except SourceError as error:
             self._fail(watched, error, interval_s)
             return 1
-        except Exception as error:  # the border: one broken source costs that one only
+        except Exception as error:  # noqa: BLE001 (the border: one broken source costs that one only)
             # a position of a wrong shape is no position; anything else will say the same again without one
             watched.position = Position(wait=watched.position.wait)
             self._fail(watched, SourceError(f"unexpected: {type(error).__name__}: {error}"), interval_s)
@@ -112,8 +112,8 @@ class Cycle:
         for note in listing.notes:
             self._tell(note)
         errors, owed = await self._visit_all(watched, listing)
-        self._succeed(watched, listing, interval_s)
-        self._move_on(watched, Position(dict(listing.position), frozenset(owed), watched.position.wait))
+        self._succeed(watched, listing)
+        self._move_on(watched, Position(dict(listing.position), frozenset(owed), self._wait_of(watched)))
         return errors + len(listing.faults)
 
     def offer_pending(self, watched: Watched) -> None:
@@ -141,7 +141,7 @@ class Cycle:
                 budget.exhaust()
                 self._wait(watched, limit)
                 errors += 1
-            except Exception as error:  # the border: one broken item costs that one only
+            except Exception as error:  # noqa: BLE001 (the border: one broken item costs that one only)
                 owed.add(sighting.ref)
                 reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
                 self._tell(Note("item.failed", {"ref": sighting.ref, "source": watched.source.name, "reason": reason}))
@@ -203,7 +203,7 @@ class Cycle:
 
     # --- the source ---
 
-    def _succeed(self, watched: Watched, listing: Listing, interval_s: float) -> None:
+    def _succeed(self, watched: Watched, listing: Listing) -> None:
         watched.was_looked_at = True
         watched.failures = 0
         watched.next_look_s = 0.0
@@ -215,7 +215,7 @@ class Cycle:
             self._say_error(watched, "; ".join(dict.fromkeys(str(fault) for fault in listing.faults)))
             return
         watched.last_good_at = self._now()
-        if watched.error and watched.position.wait is None:
+        if watched.error and self._wait_of(watched) is None:
             watched.error = ""
             self._tell(Note("source.recovered", {"source": watched.source.name}))
 
@@ -236,6 +236,11 @@ class Cycle:
         fields = {"source": watched.source.name, "until": timestamp(until), "reason": limit.problem}
         self._tell(Note("source.waiting", fields))
         self._move_on(watched, replace(watched.position, wait=Wait(until, limit.wait_s, limit.problem)))
+
+    def _wait_of(self, watched: Watched) -> Wait | None:
+        """The wait that is still in force."""
+        wait = watched.position.wait
+        return wait if wait is not None and wait.remaining_s(self._now()) > 0 else None
 
     def _say_error(self, watched: Watched, error: str) -> None:
         if error != watched.error:

@@ -166,7 +166,8 @@ def _build_spawn(ledger: Ledger, item: WorkItem, thread: Sequence[Entry], rules:
     keys = tuple(entry.key for entry in carried if entry.key not in ledger.poll.seen_comments)
     before = ledger.poll.pending.get(key)
     if before is None or before.state is Standing.LOST:
-        ledger = accept(ledger, key, item.author, keys)
+        author = item.author if rules.may_speak(item.author) else None  # else a person's word started it
+        ledger = accept(ledger, key, author, keys)
     else:
         ledger = move(ledger, key, Standing.QUEUED, carries=keys)
     event = Event(
@@ -238,6 +239,8 @@ def _starting(ledger: Ledger, view: View, item: WorkItem, rules: Rules) -> Decis
             return Decision(ledger, notes=notes)
         ledger = rearm(ledger, ledger.spawn_key)
         notes = (*notes, _note("poll.rearmed", ledger, ledger.spawn_key, reason="new activity"))
+    if spawn is not None and spawn.author is not None and not rules.may_speak(spawn.author):
+        return Decision(change(withdraw(ledger, ledger.spawn_key), phase=Phase.WAITING), notes=notes)
     decision = _build_spawn(ledger, item, view.thread, rules)
     return replace(decision, notes=(*notes, *decision.notes))
 

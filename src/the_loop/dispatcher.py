@@ -88,8 +88,11 @@ class Dispatcher:
         self.pause_reason = ""
         self._pump()
 
-    async def stop(self) -> StopReport:
-        """Hand over nothing more and wait for nothing. Deliveries go on; what was not begun is put back."""
+    async def stop(self, *, releases: bool = True) -> StopReport:
+        """Hand over nothing more and wait for nothing. Deliveries go on; what was not begun is put back.
+
+        Without `releases` nothing is written any more: the root is somebody else's.
+        """
         self._is_closed = True
         if self._resume is not None:
             self._resume.cancel()
@@ -102,7 +105,8 @@ class Dispatcher:
             for running in left
             if self._outbox.runner.look(running.handover.offer).trace is Trace.RUNNING
         }
-        abandoned = self._outbox.release_all({ref: handover.key for ref, handover in runs_on.items()})
+        keys = {ref: handover.key for ref, handover in runs_on.items()}
+        abandoned = self._outbox.release_all(keys) if releases else []
         return StopReport(tuple(abandoned), tuple(handover.offer.delivery_id for handover in runs_on.values()))
 
     def _pump(self) -> None:

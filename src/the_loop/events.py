@@ -78,6 +78,10 @@ class Trail:
         self._now = now
         self._is_broken = False
 
+    def detach(self) -> None:
+        """Keep nothing any more, only say it: the place where it was kept is somebody else's now."""
+        self._sink = self._sink.without_log() if isinstance(self._sink, Teller) else _Nowhere()
+
     def tell(self, note: Note) -> None:
         event = compose(note, self._now())
         try:
@@ -130,6 +134,11 @@ class JsonLog:
             os.close(descriptor)
 
 
+class _Nowhere:
+    def write(self, event: Mapping[str, Any]) -> None:
+        """Keeps nothing."""
+
+
 class Teller:
     """Messages for people on a stream, one line an event, beside the sink that keeps them."""
 
@@ -137,6 +146,9 @@ class Teller:
         self._sink = sink
         self._stream = stream
         self._verbose = verbose
+
+    def without_log(self) -> Teller:
+        return Teller(_Nowhere(), self._stream, verbose=self._verbose)
 
     def write(self, event: Mapping[str, Any]) -> None:
         if self._verbose or event["level"] != INFO:

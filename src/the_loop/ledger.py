@@ -53,7 +53,7 @@ class Phase(StrEnum):
 PHASES: Final[Mapping[Phase | None, frozenset[Phase]]] = {
     None: frozenset({Phase.WAITING, Phase.STARTING, Phase.ENDED}),  # ENDED: its last word was stop
     Phase.WAITING: frozenset({Phase.STARTING, Phase.ENDED}),
-    Phase.STARTING: frozenset({Phase.LIVE, Phase.ENDING, Phase.ENDED}),  # ENDED: withdrawn before it was begun
+    Phase.STARTING: frozenset({Phase.LIVE, Phase.ENDING, Phase.ENDED, Phase.WAITING}),  # the last two: withdrawn
     Phase.LIVE: frozenset({Phase.ENDING}),
     Phase.ENDING: frozenset({Phase.ENDED}),
     Phase.ENDED: frozenset({Phase.STARTING, Phase.WAITING}),  # reopened, or told to start

@@ -77,7 +77,7 @@ class Probe(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """One look at a directory's lock: `holder` as the kernel tells, `note` as the claim file says, `verified` if both agree."""
+    """One look: `holder` as the kernel tells, `note` as the claim file says, `verified` if both agree."""
 
     probe: Probe
     holder: Identity | None = None

@@ -116,7 +116,7 @@ class Event:
     def delivery_id(self) -> str:
         return delivery_id(self.ref, self.key)
 
-    def to_json(self, attempt: int, redelivery: bool) -> dict[str, Any]:
+    def to_json(self, *, attempt: int, redelivery: bool) -> dict[str, Any]:
         """What the receiver reads; `attempt` counts from 1, `redelivery` marks an earlier offer of unknown outcome."""
         payload: dict[str, Any] = {
             "deliveryId": self.delivery_id,

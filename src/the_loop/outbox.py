@@ -31,7 +31,7 @@ from the_loop.ledger import (
 from the_loop.model import Event, Kind, Note, Outcome, Verdict, delivery_id
 from the_loop.runners.base import Offer, Runner, Trace
 from the_loop.runners.exec import remove_all, remove_marks
-from the_loop.state import StateRoot, read_json_object, to_json_bytes, write_durably
+from the_loop.state import StateRoot, read_json_object, to_json_line, write_durably
 from the_loop.verdicts import Policy, conclude, is_due
 
 
@@ -96,20 +96,28 @@ class Outbox:
         rules = self._rules_of(ref)
         if ledger is None or rules is None:
             return None
-        key = self._head(ledger)
-        if key is None or (self._offers_once and (ref, key) in self._offered):
-            return None
-        entry = ledger.poll.pending[key]
-        if entry.kind not in (Kind.SPAWN, Kind.CLOSE) and not rules.may_speak(entry.author):
-            self._drop(ledger, key)
-            return self.next(ref)
-        if entry.kind is Kind.CLOSE and self._payload(ref, key) is None:
+        while (key := self._head(ledger)) is not None:
+            entry = ledger.poll.pending[key]
+            if self._offers_once and (ref, key) in self._offered:
+                return None
+            if rules.may_speak(entry.author) or entry.kind is Kind.CLOSE or _was_started_by_word(entry):
+                return self._prepare(ledger, key, entry)
+            if entry.kind is Kind.SPAWN:
+                self._archive.save(change(ledger, behind=True))  # the next look decides about it anew
+                return None
+            ledger = self._drop(ledger, key)
+        return None
+
+    def _prepare(self, ledger: Ledger, key: str, entry: Pending) -> Handover | None:
+        """Have the payload say what it has to; None where there is none any more."""
+        if entry.kind is Kind.CLOSE and self._payload(ledger.ref, key) is None:
             self._write_payload(closing_event(ledger))
-        if not self._refresh_payload(ref, key, entry):
+        if not self._refresh_payload(ledger.ref, key, entry):
             self._archive.save(_lost(ledger, key))
             return None
-        self._offered.add((ref, key))
-        return self._handover(ref, key, entry)
+        if self._offers_once:
+            self._offered.add((ledger.ref, key))
+        return self._handover(ledger.ref, key, entry)
 
     def conclude(self, handover: Handover, outcome: Outcome) -> None:
         """Record what became of a hand-over, then remove its files. Raises OSError if it cannot be recorded."""
@@ -245,10 +253,13 @@ class Outbox:
             if self.runner.look(Offer(stem.name, stem, 0, 0)).trace is not Trace.RUNNING:
                 remove_all(stem)
 
-    def _drop(self, ledger: Ledger, key: str) -> None:
-        self._archive.save(settle(ledger, key))
+    def _drop(self, ledger: Ledger, key: str) -> Ledger:
+        """Settle an event whose author may not speak any more."""
+        after = settle(ledger, key)
+        self._archive.save(after)
         remove_all(self._stem(ledger.ref, key))
         self._tell(Note("dispatch.dropped", {"ref": ledger.ref, "key": key, "reason": str(Dropped.UNAUTHORIZED)}))
+        return after
 
     def _handover(self, ref: str, key: str, entry: Pending) -> Handover:
         stem = self._stem(ref, key)
@@ -259,7 +270,7 @@ class Outbox:
 
     def _write_payload(self, event: Event) -> None:
         content = {"schema": 1, **event.to_json(attempt=1, redelivery=False)}
-        write_durably(_payload_path(self._stem(event.ref, event.key)), to_json_bytes(content))
+        write_durably(_payload_path(self._stem(event.ref, event.key)), to_json_line(content))
 
     def _payload(self, ref: str, key: str) -> dict[str, Any] | None:
         try:
@@ -274,8 +285,13 @@ class Outbox:
             return False
         present = {**payload, "attempt": entry.attempt, "redelivery": entry.redelivery}
         if present != payload:
-            write_durably(_payload_path(self._stem(ref, key)), to_json_bytes(present))
+            write_durably(_payload_path(self._stem(ref, key)), to_json_line(present))
         return True
+
+
+def _was_started_by_word(entry: Pending) -> bool:
+    """True for a spawn that an authorised person asked for, whoever wrote the item."""
+    return entry.kind is Kind.SPAWN and entry.author is None
 
 
 def _lost(ledger: Ledger, key: str) -> Ledger:

@@ -12,7 +12,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,9 +21,9 @@ from the_loop.archive import Archive
 from the_loop.config import Config, ConfigError
 from the_loop.cycle import Cycle, Watched
 from the_loop.dispatcher import Dispatcher
-from the_loop.events import rotate
+from the_loop.events import Trail, rotate
 from the_loop.guards import Rules
-from the_loop.heartbeat import CycleSummary, left_alone, queue_counts, source_status, write_heartbeat
+from the_loop.heartbeat import CycleSummary, left_alone, queue_counts, read_heartbeat, source_status, write_heartbeat
 from the_loop.lock import LockBusy, RunLock
 from the_loop.model import LoopError, Note, timestamp
 from the_loop.outbox import Outbox
@@ -48,7 +48,7 @@ class Setup:
     load: Callable[[], Config]
     environ: dict[str, str]
     once: bool
-    tell: Callable[[Note], None]
+    trail: Trail
     notifier: Notifier
     path: str  # of the configuration, for messages
     now: Callable[[], float] = time.time
@@ -61,15 +61,16 @@ class Poller:
         self.wants_restart = False
         self._setup = setup
         self._config = setup.config
-        self._tell = setup.tell
+        self._tell = setup.trail.tell
         self._stop = asyncio.Event()
         self._wake = asyncio.Event()
         self._reload = False
         self._work: asyncio.Task[Any] | None = None
         self._is_displaced = False
+        self._cannot_restore = False
         self._since = ""
-        self._last_cycle: CycleSummary | None = None
-        self._last_good_at: float | None = None
+        self._last_cycle: Mapping[str, Any] | None = None
+        self._last_good_at: str | None = None
         self._next_cycle_at: float | None = None
         self._delivered = 0
         self._errors = 0
@@ -100,13 +101,13 @@ class Poller:
     # --- a life ---
 
     async def _acquire(self) -> RunLock | None:
-        began = time.monotonic()
+        since: dict[bool, float] = {}
         while not self._stop.is_set():
             try:
                 return RunLock.attempt(self._setup.root.path, PIDFILE)
             except LockBusy as busy:
                 patience = _PROBES_GONE_S if busy.shared else _FOREIGN_GONE_S
-                if time.monotonic() - began > patience:
+                if time.monotonic() - since.setdefault(busy.shared, time.monotonic()) > patience:
                     raise
             await self._sleep(0.01 + random.random() / 100)
         return None
@@ -118,7 +119,7 @@ class Poller:
         setup.root.prepare_folders()
         fields = {"path": str(lock.claim), "pid": lock.identity.pid, "uid": os.geteuid()}
         self._tell(Note("poller.started", fields))
-        self._archive = Archive(setup.root, self._tell, setup.now)
+        self._archive = Archive(setup.root, self._tell, setup.now, guard=self._is_in_charge)
         self._archive.load()
         self._watched = wiring.watch(self._config, setup.root, setup.environ)
         self._outbox = Outbox(
@@ -138,9 +139,11 @@ class Poller:
             may_hand_over=self._is_in_charge,
         )
         self._cycle = Cycle(setup.root, self._archive, self._outbox, self._dispatcher, tell=self._tell, now=setup.now)
+        self._remember_last_life()
         for handover in self._outbox.recover():
             self._dispatcher.adopt(handover)
-        setup.notifier.ready("starting")
+        self._beat()
+        setup.notifier.ready(self._status())
         ticking = asyncio.create_task(self._keep_ticking())
         try:
             code = await (self._once() if setup.once else self._loop())
@@ -173,10 +176,17 @@ class Poller:
             return 0
         return 1 if self._errors or self._dispatcher.is_stuck else 0
 
+    def _remember_last_life(self) -> None:
+        """How its last cycles went stays to be seen until there is one of this life."""
+        beat = read_heartbeat(self._setup.root)
+        last, good = beat.get("lastCycle"), beat.get("lastGoodCycleAt")
+        self._last_cycle = last if isinstance(last, dict) else None
+        self._last_good_at = good if isinstance(good, str) else None
+
     async def _leave(self) -> None:
         setup = self._setup
         setup.notifier.stopping()
-        report = await self._dispatcher.stop()
+        report = await self._dispatcher.stop(releases=not self._is_displaced)
         for delivery in report.left_running:
             self._tell(Note("dispatch.left_running", {"deliveryId": delivery}))
         for delivery in report.abandoned:
@@ -184,7 +194,8 @@ class Poller:
         if report.abandoned:
             self._tell(Note("poll.attempts_released", {"count": len(report.abandoned)}))
         self._next_cycle_at = None
-        self._beat()
+        if not self._is_displaced:
+            self._beat()
         await asyncio.gather(*(watched.source.close() for watched in self._watched), return_exceptions=True)
 
     # --- one cycle ---
@@ -217,7 +228,7 @@ class Poller:
     def _report_cycle(self) -> None:
         delivered = self._outbox.delivered - self._delivered
         self._delivered = self._outbox.delivered
-        self._last_cycle = CycleSummary(
+        summary = CycleSummary(
             started_at=timestamp(self._started_at),
             seconds=round(time.monotonic() - self._began, 3),
             items=sum(watched.items for watched in self._watched),
@@ -226,8 +237,9 @@ class Poller:
             interrupted=self._interrupted,
         )
         if not self._errors and not self._interrupted:
-            self._last_good_at = self._setup.now()
-        self._tell(Note("poll.cycle", self._last_cycle.to_json()))
+            self._last_good_at = timestamp(self._setup.now())
+        self._last_cycle = summary.to_json()
+        self._tell(Note("poll.cycle", self._last_cycle))
 
     # --- signals ---
 
@@ -295,17 +307,20 @@ class Poller:
             return False
         if not self._lock.is_intact():
             self._is_displaced = True
+            self._setup.trail.detach()
             reason = f"'{self._lock.directory}' is another directory than the one that was locked"
             self._tell(Note("poller.stopping", {"reason": reason}))
             self._halt()
             return False
         try:
             if self._lock.restore_claim():
+                self._cannot_restore = False
                 self._tell(Note("poller.restored", {"path": str(self._lock.claim)}))
         except OSError as error:
-            self._tell(
-                Note("item.failed", {"ref": str(self._lock.claim), "reason": f"cannot put it back: {error.strerror}"})
-            )
+            if not self._cannot_restore:
+                fields = {"ref": str(self._lock.claim), "reason": f"cannot put it back: {error.strerror}"}
+                self._tell(Note("item.failed", fields))
+            self._cannot_restore = True
         return True
 
     async def _keep_ticking(self) -> None:
@@ -344,8 +359,8 @@ class Poller:
     def _status(self) -> str:
         last = self._last_cycle
         failing = [one.source.name for one in self._watched if one.error]
-        text = "first cycle" if last is None else f"{last.items} items, last cycle {last.started_at}"
-        good = timestamp(self._last_good_at) if self._last_good_at else "never"
+        text = "first cycle" if last is None else f"{last.get('items')} items, last cycle {last.get('startedAt')}"
+        good = self._last_good_at or "never"
         return f"{text}, failing: {', '.join(failing)}, last good cycle {good}" if failing else text
 
     def _beat(self) -> None:
@@ -356,8 +371,8 @@ class Poller:
             "starttime": self._lock.identity.starttime,
             "since": self._since,
             "stateRoot": str(self._setup.root.path),
-            "lastCycle": self._last_cycle.to_json() if self._last_cycle else None,
-            "lastGoodCycleAt": timestamp(self._last_good_at) if self._last_good_at else None,
+            "lastCycle": self._last_cycle,
+            "lastGoodCycleAt": self._last_good_at,
             "nextCycleAt": timestamp(self._next_cycle_at) if self._next_cycle_at else None,
             "sources": [source_status(watched, now) for watched in self._watched],
             **queue_counts(self._archive),

@@ -36,7 +36,7 @@ def own_identity() -> Identity:
 
 
 def parse_identity(text: str) -> Identity | None:
-    """The identity that one line `<pid>:<starttime>` names, or None: garbage, pid 0 and negative numbers name nobody."""
+    """The identity that one line `<pid>:<starttime>` names, or None: garbage, pid 0 and minus one name nobody."""
     pid, colon, starttime = text.strip().partition(":")
     if not (colon and pid.isascii() and pid.isdigit() and starttime.isascii() and starttime.isdigit()):
         return None

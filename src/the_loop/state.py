@@ -215,6 +215,11 @@ def to_json_bytes(value: Any) -> bytes:
     return json.dumps(value, indent=1).encode("ascii") + b"\n"
 
 
+def to_json_line(value: Any) -> bytes:
+    """The same on one line: what receivers read, many of them line by line."""
+    return json.dumps(value).encode("ascii") + b"\n"
+
+
 def read_json_object(path: Path) -> dict[str, Any]:
     """The JSON object in `path`. Raises FileNotFoundError, OSError, or ValueError for anything but an object."""
     value = json.loads(read_regular(path))

@@ -1,4 +1,4 @@
-"""From the configuration to the parts that run: sources, rules, policy and runner. The one place that knows them all."""
+"""From the configuration to the parts that run: sources, rules, policy, runner. The one place that knows them all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line: parse, call one function of the core, print. One module for each noun, loaded when it is asked for."""
+"""The command line: parse, call one function of the core, print. A module for each noun, loaded when it is used."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _Nouns(click.Group):
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.pass_context
 def cli(ctx: click.Context, /, **options: object) -> None:
-    """Watch work items and hand each, and each instruction on it, to a session: once, whatever happens to the poller."""
+    """Watch work items and hand each, and each instruction on it, to a session: once, whatever happens to us."""
     ctx.obj = options
 
 
@@ -77,8 +77,6 @@ def main() -> None:
     except Exception as error:
         if "--debug" in sys.argv:
             raise
-        say(
-            f"the-loop: this is a bug: {type(error).__name__}: {error} (run it again with --debug, and report what it shows)"
-        )
+        say(f"the-loop: this is a bug: {type(error).__name__}: {error} (--debug shows more)")
         code = 1
     sys.exit(code)

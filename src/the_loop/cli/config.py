@@ -45,7 +45,7 @@ def show(options: Options) -> None:
 
 @command.command()
 @with_options
-def schema(options: Options) -> None:
+def schema(_options: Options) -> None:
     """The JSON schema of the file."""
     tree = msgspec.json.schema(Config)
     definitions = tree["$defs"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
+import threading
 from typing import Any
 
 import click
@@ -26,7 +29,19 @@ def start(options: Options, *, once: bool) -> None:
     """Run in the foreground: the loop, or one cycle."""
     from the_loop import running
 
-    code = running.run(options, once=once)
+    loaded = options.load()
+    root = options.root_of(loaded)
+    code = running.run(root, loaded, lambda: options.load().config, once=once, verbose=options.verbose)
+    _end(code)
+
+
+def _end(code: int) -> None:
+    """Exit; at once where a thread still hangs in a name look-up, which nothing can cancel."""
+    if threading.active_count() > 1:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
     click.get_current_context().exit(code)
 
 
@@ -76,19 +91,20 @@ def _tell(result: Result) -> None:
 def _report(sight: Sight, beat: dict[str, Any], root: StateRoot) -> dict[str, Any]:
     """What `status --json` shows; the heartbeat of another life tells nothing about now but what was last seen."""
     holder = sight.holder
+    is_of_holder = holder is not None and (beat.get("pid"), beat.get("starttime")) == (holder.pid, holder.starttime)
     is_running = {Probe.HELD: True, Probe.FREE: False}.get(sight.probe)  # None: could not find out
     report = {
         "running": is_running,
         "pid": holder.pid if holder else None,
         "starttime": holder.starttime if holder else None,
-        "since": beat.get("since") if is_running else None,
+        "since": beat.get("since") if is_of_holder else None,
         "stateRoot": str(root.path),
         "pidfile": str(root.pidfile),
         "unit": None,
     }
     for name in ("lastCycle", "lastGoodCycleAt"):
         report[name] = beat.get(name)
-    report["nextCycleAt"] = beat.get("nextCycleAt") if is_running else None
+    report["nextCycleAt"] = beat.get("nextCycleAt") if is_of_holder else None
     report["sources"] = beat.get("sources", [])
     for name in ("pending", "uncertain", "held", "gaveUp"):
         report[name] = beat.get(name, 0)
@@ -109,16 +125,13 @@ def _in_words(report: dict[str, Any], cause: str) -> list[str]:
     lines.append(f"last good cycle: {report['lastGoodCycleAt'] or 'never'}")
     if report["nextCycleAt"]:
         lines.append(f"next cycle: {report['nextCycleAt']}")
-    for source in report["sources"] if isinstance(report["sources"], list) else []:
-        lines.append(_source_line(source))
+    lines += [_source_line(source) for source in report["sources"] or []]
     counts = ", ".join(f"{report[name]} {label}" for name, label in _COUNTS.items())
     lines.append(f"queue: {counts}")
     if report["paused"]:
         lines.append(f"all deliveries wait: {report['paused']}")
-    for ref, reason in (report["heldItems"] or {}).items():
-        lines.append(f"held: {ref}: {reason}")
-    for place in report["leftAlone"] or []:
-        lines.append(f"left alone, not configured any more: {place}")
+    lines += [f"held: {ref}: {reason}" for ref, reason in (report["heldItems"] or {}).items()]
+    lines += [f"left alone, not configured any more: {place}" for place in report["leftAlone"] or []]
     return lines
 
 

@@ -23,8 +23,11 @@ from the_loop.state import read_json_object
 
 KEEPER: Final = Path(__file__).with_name("keeper.py")
 PASSED_ON: Final = frozenset(
-    "HOME USER LOGNAME SHELL PATH LANG LANGUAGE TZ TERM TMPDIR SSH_AUTH_SOCK DBUS_SESSION_BUS_ADDRESS "
-    "XDG_RUNTIME_DIR XDG_CONFIG_HOME XDG_CONFIG_DIRS XDG_DATA_HOME XDG_DATA_DIRS XDG_CACHE_HOME XDG_STATE_HOME".split()
+    {
+        *("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "LANGUAGE", "TZ", "TERM", "TMPDIR"),
+        *("SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS"),
+        *("XDG_DATA_HOME", "XDG_DATA_DIRS", "XDG_CACHE_HOME", "XDG_STATE_HOME"),
+    }
 )
 _LOOK_AGAIN_S: Final = 0.1
 
@@ -61,7 +64,7 @@ class ExecRunner:
         return look.outcome or (await self.adopt(offer))
 
     async def adopt(self, offer: Offer) -> Outcome:
-        while (look := self.look(offer)).trace is Trace.RUNNING:
+        while (look := self.look(offer)).trace is Trace.RUNNING:  # noqa: ASYNC110 (another process's lock tells nobody)
             await asyncio.sleep(_LOOK_AGAIN_S)
         if look.outcome is not None:
             return look.outcome
@@ -170,7 +173,7 @@ async def _exit_code(pid: int) -> int:
     finally:
         loop.remove_reader(pidfd)
         os.close(pidfd)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])  # noqa: ASYNC222 (it has ended)
 
 
 def _outcome(offer: Offer) -> Outcome | None:

@@ -109,7 +109,7 @@ class DirectorySource:
             sighting = self._sight(name, folder, known)
             before = _object(_object(old.get("folders")).get(name))
             if sighting is not None:
-                rows, record, more = self._compare(name, folder, before, sighting)
+                rows, record, more = self._compare(folder, before, sighting)
                 sightings.append(Sighting(sighting.ref, Presence.LISTED, sighting, rows=rows))
                 new["folders"][name] = record
                 notes += more
@@ -231,7 +231,7 @@ class DirectorySource:
         )
 
     def _compare(
-        self, name: str, folder: _Folder, before: Mapping[str, Any], item: WorkItem
+        self, folder: _Folder, before: Mapping[str, Any], item: WorkItem
     ) -> tuple[list[Entry], dict[str, Any], list[Note]]:
         """New rows of a folder, its new record, and what was edited or ignored."""
         old = {key: tuple(value) for key, value in _object(before.get("files")).items() if isinstance(value, list)}
@@ -287,7 +287,7 @@ class DirectorySource:
 
 
 def encode_name(name: bytes) -> str:
-    """A file's name as plain text: UTF-8 as it stands, everything odd (and `%`, `/`, `#`) percent-encoded. Injective."""
+    """A file's name as plain text, injective: everything odd (and `%`, `/`, `#`) is percent-encoded."""
     try:
         text = name.decode("utf-8")
     except UnicodeDecodeError:

@@ -1,0 +1,1 @@
+"""Living with a service manager, and with other processes."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from the_loop.lock import Probe, Sight, look, remove_stale_claim
+from the_loop.model import LoopError
 from the_loop.processes import Identity, pinned
 from the_loop.state import StateRoot
 
@@ -50,7 +51,7 @@ def stop(root: StateRoot, pidfile: str, timeout_s: float) -> Result:
         if refusal := _refusal(sight):
             return Result(Code.STILL_THERE, refusal)
         if sight.verified and sight.holder is not None:
-            _ask(root, pidfile, sight.holder, signal.SIGTERM, asked, until)
+            _ask(root, pidfile, sight.holder, asked=asked, until=until)
         sight = _watch_it_stay_free(root, pidfile, until)
         if sight.probe is Probe.FREE:
             return Result(Code.DONE, f"stopped {', '.join(f'pid {one.pid}' for one in asked) or 'the poller'}")
@@ -106,7 +107,7 @@ def _nothing_runs(root: StateRoot, pidfile: str, sight: Sight) -> Result:
     try:
         root.check_owner()
         found = remove_stale_claim(root.path, pidfile)
-    except Exception as error:
+    except (LoopError, OSError) as error:
         return Result(Code.NOTHING_RUNS, f"{nothing}; its stale pidfile is left alone: {error}")
     if found is None:
         said = f" (it named {sight.note.pid})" if sight.note else ""
@@ -114,17 +115,15 @@ def _nothing_runs(root: StateRoot, pidfile: str, sight: Sight) -> Result:
     return Result(Code.NOTHING_RUNS, f"{nothing}; {found.cause or 'its pidfile is in use again'}")
 
 
-def _ask(
-    root: StateRoot, pidfile: str, holder: Identity, number: signal.Signals, asked: set[Identity], until: float
-) -> None:
-    """Signal exactly this process, once, if it still holds the lock; then wait for it to end."""
+def _ask(root: StateRoot, pidfile: str, holder: Identity, *, asked: set[Identity], until: float) -> None:
+    """SIGTERM to exactly this process, once, if it still holds the lock; then wait for it to end."""
     with pinned(holder) as descriptor:
         if descriptor is None:
             return
         if holder not in asked:
             if look(root.path, pidfile).holder != holder:
                 return
-            signal.pidfd_send_signal(descriptor, number)
+            signal.pidfd_send_signal(descriptor, signal.SIGTERM)
             asked.add(holder)
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)

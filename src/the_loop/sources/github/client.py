@@ -32,7 +32,7 @@ _LONGEST_WAIT_S: Final = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back. `value` is decoded JSON with status 200, `moved` the path a redirect led to, `date` epoch seconds."""
+    """What came back. `value`: decoded JSON (200); `moved`: the path a redirect led to; `date`: epoch seconds."""
 
     status: int
     value: Any = None

@@ -4,9 +4,14 @@ For each repository one look asks, in this order: the labelled items, page by pa
 pull requests the review comments, of the whole repository since a moment; each item that left the listing, by
 itself. Unchanged answers cost no points (validators), and an idle look asks nothing else.
 
-Position: ``{"repos": {name: {"id", "name", "filed", "pages": [{"path", "etag", "rows"}], "comment",
-"review_comment": {"since", "path", "etag"}, "left": {number: {"reason", "at", "pull"}}, "missing": [number]}}}``. A row is
-``[number, node id, is a pull request, author]``; times are the server's.
+Position::
+
+    {"repos": {name: {"id", "name", "filed",
+                      "pages": [{"path", "etag", "rows": [[number, node id, is a pull request, author]]}],
+                      "comment", "review_comment": {"since", "path", "etag"},
+                      "left": {number: {"reason", "at", "pull"}}, "missing": [number]}}}
+
+Times are the server's.
 """
 
 from __future__ import annotations
