@@ -15,6 +15,7 @@ from typing import Any
 
 from the_loop.archive import Archive, HeldItem
 from the_loop.decide import Decision, closing_event
+from the_loop.deliveries import beside, remove_all, remove_marks, stem_of
 from the_loop.guards import Dropped, Rules
 from the_loop.ledger import (
     Ledger,
@@ -30,7 +31,6 @@ from the_loop.ledger import (
 )
 from the_loop.model import Event, Kind, Note, Outcome, Verdict, delivery_id
 from the_loop.runners.base import Offer, Runner, Trace
-from the_loop.runners.exec import remove_all, remove_marks
 from the_loop.state import StateRoot, read_json_object, to_json_line, write_durably
 from the_loop.verdicts import Policy, conclude, is_due
 
@@ -247,7 +247,7 @@ class Outbox:
         }
         held = self._archive.held()
         for path in self._root.deliveries.iterdir():
-            stem = path.with_name(_stem_name(path.name))
+            stem = stem_of(path)
             if stem.name in wanted or _ref_in(stem) in held:
                 continue
             if self.runner.look(Offer(stem.name, stem, 0, 0)).trace is not Trace.RUNNING:
@@ -270,11 +270,11 @@ class Outbox:
 
     def _write_payload(self, event: Event) -> None:
         content = {"schema": 1, **event.to_json(attempt=1, redelivery=False)}
-        write_durably(_payload_path(self._stem(event.ref, event.key)), to_json_line(content))
+        write_durably(beside(self._stem(event.ref, event.key), "payload.json"), to_json_line(content))
 
     def _payload(self, ref: str, key: str) -> dict[str, Any] | None:
         try:
-            return read_json_object(_payload_path(self._stem(ref, key)))
+            return read_json_object(beside(self._stem(ref, key), "payload.json"))
         except (OSError, ValueError):
             return None
 
@@ -285,7 +285,7 @@ class Outbox:
             return False
         present = {**payload, "attempt": entry.attempt, "redelivery": entry.redelivery}
         if present != payload:
-            write_durably(_payload_path(self._stem(ref, key)), to_json_line(present))
+            write_durably(beside(self._stem(ref, key), "payload.json"), to_json_line(present))
         return True
 
 
@@ -306,17 +306,6 @@ def _lost(ledger: Ledger, key: str) -> Ledger:
 def _ref_in(stem: Path) -> str | None:
     """The item that a delivery's payload is of."""
     try:
-        return str(read_json_object(_payload_path(stem)).get("ref"))
+        return str(read_json_object(beside(stem, "payload.json")).get("ref"))
     except (OSError, ValueError):
         return None
-
-
-def _payload_path(stem: Path) -> Path:
-    return stem.with_name(f"{stem.name}.payload.json")
-
-
-def _stem_name(name: str) -> str:
-    for part in (".payload.json", ".started.json", ".outcome.json.tmp", ".outcome.json", ".lock"):
-        if name.endswith(part):
-            return name.removesuffix(part)
-    return name

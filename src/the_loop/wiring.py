@@ -26,7 +26,7 @@ from the_loop.guards import Rules, phrases
 from the_loop.model import LoopError
 from the_loop.positions import read_position
 from the_loop.runners import printer
-from the_loop.runners.exec import Command, ExecRunner, passed_on
+from the_loop.runners.exec import Command, ExecRunner
 from the_loop.sources.base import Source, SourceError
 from the_loop.sources.directory import DirectorySource
 from the_loop.state import StateRoot
@@ -82,7 +82,7 @@ def runner(config: Config, root: StateRoot, environ: Mapping[str, str]) -> ExecR
         argv=argv,
         workdir=_workdir(config.session, environ),
         limit_s=config.routing.dispatch_timeout_seconds,
-        environment=passed_on(environ),
+        environment=environ,
         output=None if prints else root.logs / "output.log",
     )
     return ExecRunner(command)

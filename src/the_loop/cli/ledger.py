@@ -11,10 +11,10 @@ import click
 
 from the_loop.archive import Archive, HeldItem
 from the_loop.cli.common import Options, must_exist, with_options
+from the_loop.deliveries import remove_all
 from the_loop.ledger import Ledger, Standing, after_receipt, encode, forgotten, move, rearm, settle
 from the_loop.lock import LockBusy, RunLock
 from the_loop.model import LoopError, Note, delivery_id
-from the_loop.runners.exec import remove_all
 from the_loop.state import PIDFILE, StateRoot
 
 

@@ -1,34 +1,29 @@
-"""The `exec` runner: the operator's command, once per event, under a keeper in a session of its own.
+"""The `exec` runner: the operator's command, once per event, under a keeper that outlives the poller.
 
-The poller takes `<stem>.lock` and hands the descriptor to the keeper as it starts it: there is no moment at which a
-delivery that will begin looks as if it never had. What became of it is read from the keeper's files, by whoever asks.
+The poller takes the delivery's lock and hands the descriptor to the keeper as it starts it: there is no moment at
+which a delivery that will begin looks as if it never had. What became of it is read from the keeper's files, by
+whoever asks.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from the_loop.deliveries import is_locked, is_started, keeper_of, locked, outcome_of
 from the_loop.model import Outcome, Verdict
+from the_loop.processes import pinned
 from the_loop.runners.base import Look, Offer, Trace
-from the_loop.state import read_json_object
+from the_loop.runners.keeper import passed_on
 
 KEEPER: Final = Path(__file__).with_name("keeper.py")
-PASSED_ON: Final = frozenset(
-    {
-        *("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "LANGUAGE", "TZ", "TERM", "TMPDIR"),
-        *("SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS"),
-        *("XDG_DATA_HOME", "XDG_DATA_DIRS", "XDG_CACHE_HOME", "XDG_STATE_HOME"),
-    }
-)
 _LOOK_AGAIN_S: Final = 0.1
 
 
@@ -50,7 +45,7 @@ class ExecRunner:
         self._command = command
 
     async def deliver(self, offer: Offer) -> Outcome:
-        with _locked(offer.stem) as lock_fd:
+        with locked(offer.stem) as lock_fd:
             if lock_fd is None:
                 return await self.adopt(offer)
             try:
@@ -64,8 +59,8 @@ class ExecRunner:
         return look.outcome or (await self.adopt(offer))
 
     async def adopt(self, offer: Offer) -> Outcome:
-        while (look := self.look(offer)).trace is Trace.RUNNING:  # noqa: ASYNC110 (another process's lock tells nobody)
-            await asyncio.sleep(_LOOK_AGAIN_S)
+        while (look := self.look(offer)).trace is Trace.RUNNING:
+            await _keeper_ends(offer.stem)
         if look.outcome is not None:
             return look.outcome
         if look.trace is Trace.NEVER_BEGUN:
@@ -75,71 +70,19 @@ class ExecRunner:
     def look(self, offer: Offer) -> Look:
         # NB: the lock is asked before the outcome is read, else a keeper could write and end in between
         running = is_locked(offer.stem)
-        outcome = _outcome(offer)
+        outcome = outcome_of(offer.stem, offer.number)
         if outcome is not None:
             return Look(Trace.DONE, outcome)
         if running:
             return Look(Trace.RUNNING)
-        return Look(Trace.UNKNOWN if _is_started(offer) else Trace.NEVER_BEGUN)
+        return Look(Trace.UNKNOWN if is_started(offer.stem, offer.number) else Trace.NEVER_BEGUN)
 
 
-def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a command: from a list, so that no secret and no service variable of ours leaks into it."""
-    return {name: value for name, value in environ.items() if name in PASSED_ON or name.startswith("LC_")}
-
-
-def keeper_argv(command: Command, offer: Offer, lock_fd: int) -> list[str]:
+def keeper_argv(command: Command, offer: Offer, lock_fd: int | None) -> list[str]:
     """The keeper's command line: numbers, derived paths, and what the operator wrote. Nothing from outside."""
-    place: Sequence[str] = (str(offer.stem), str(offer.number), str(offer.attempt), str(command.limit_s), str(lock_fd))
-    return [sys.executable, "-I", "-S", str(KEEPER), *place, str(command.workdir), *command.argv]
-
-
-def is_locked(stem: Path) -> bool:
-    """True while a keeper lives that has this delivery. Takes a shared lock for a moment."""
-    try:
-        descriptor = os.open(_beside(stem, "lock"), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
-
-
-def remove_marks(stem: Path) -> None:
-    """Forget start mark and outcome, after what they say is on disk elsewhere."""
-    for part in ("started.json", "outcome.json", "outcome.json.tmp"):
-        _beside(stem, part).unlink(missing_ok=True)
-
-
-def remove_all(stem: Path) -> None:
-    """Forget a delivery whole."""
-    remove_marks(stem)
-    for part in ("payload.json", "lock"):
-        _beside(stem, part).unlink(missing_ok=True)
-
-
-def _beside(stem: Path, part: str) -> Path:
-    return stem.with_name(f"{stem.name}.{part}")
-
-
-@contextlib.contextmanager
-def _locked(stem: Path) -> Iterator[int | None]:
-    """The delivery's lock as a descriptor that a child may be given, or None where a keeper has it."""
-    descriptor = os.open(_beside(stem, "lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        os.fchmod(descriptor, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield None
-            return
-        yield descriptor
-    finally:
-        os.close(descriptor)
+    lock = "-" if lock_fd is None else str(lock_fd)
+    place = (str(offer.stem), str(offer.number), str(offer.attempt), str(command.limit_s), lock, str(command.workdir))
+    return [sys.executable, "-I", "-S", str(KEEPER), *place, *command.argv]
 
 
 def _start(command: Command, offer: Offer, lock_fd: int) -> int:
@@ -154,7 +97,7 @@ def _start(command: Command, offer: Offer, lock_fd: int) -> int:
         return os.posix_spawn(
             sys.executable,
             keeper_argv(command, offer, lock_fd),
-            command.environment,
+            passed_on(command.environment),
             file_actions=actions,
             setsid=True,
             setsigmask=(),
@@ -164,39 +107,36 @@ def _start(command: Command, offer: Offer, lock_fd: int) -> int:
 
 async def _exit_code(pid: int) -> int:
     """Wait for a child without a thread: its pidfd becomes readable. Reaps it, unless the wait is cancelled."""
-    loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-    pidfd = os.pidfd_open(pid)
-    loop.add_reader(pidfd, ended.set)
-    try:
-        await ended.wait()
-    finally:
-        loop.remove_reader(pidfd)
-        os.close(pidfd)
+    with contextlib.closing(_Pidfd(os.pidfd_open(pid))) as pidfd:
+        await pidfd.is_readable()
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])  # noqa: ASYNC222 (it has ended)
 
 
-def _outcome(offer: Offer) -> Outcome | None:
-    """What the keeper wrote of this very offer."""
-    mark = _mark(offer.stem, "outcome.json")
-    if mark is None or mark.get("offer") != offer.number:
-        return None
-    try:
-        return Outcome(Verdict(mark["outcome"]), str(mark.get("reason", "")))
-    except (KeyError, ValueError):
-        return None  # of a version that knew more: nobody here can tell
+async def _keeper_ends(stem: Path) -> None:
+    """Return when the keeper of this delivery has ended, or soon, where it cannot be seen yet."""
+    keeper = keeper_of(stem)
+    if keeper is not None:
+        with pinned(keeper) as descriptor:
+            if descriptor is not None:
+                with contextlib.closing(_Pidfd(os.dup(descriptor))) as pidfd:
+                    await pidfd.is_readable()
+                    return
+    await asyncio.sleep(_LOOK_AGAIN_S)
 
 
-def _is_started(offer: Offer) -> bool:
-    """True if this offer was begun. A mark that says nothing (power cut) stands for the present offer."""
-    mark = _mark(offer.stem, "started.json")
-    return mark is not None and mark.get("offer", offer.number) == offer.number
+class _Pidfd:
+    """A process's descriptor in the event loop."""
 
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
+        self._loop.add_reader(descriptor, self._ended.set)
 
-def _mark(stem: Path, part: str) -> dict[str, Any] | None:
-    try:
-        return read_json_object(_beside(stem, part))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError):
-        return {}
+    async def is_readable(self) -> None:
+        """Return once the process has ended."""
+        await self._ended.wait()
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._descriptor)
+        os.close(self._descriptor)

@@ -20,6 +20,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
 
 GRACE_S = 10.0  # between TERM and KILL
 RETRY_S = 1.0  # between two tries to write the outcome
@@ -27,6 +28,13 @@ PR_SET_PDEATHSIG = 1
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 FROM_OUTSIDE = (*STOP_SIGNALS, signal.SIGKILL)
 VARIABLES = {"ID": "deliveryId", "KIND": "kind", "REF": "ref", "URL": "url", "AUTHOR": "author", "ATTEMPT": "attempt"}
+PASSED_ON = frozenset(
+    {
+        *("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "LANGUAGE", "TZ", "TERM", "TMPDIR"),
+        *("SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS"),
+        *("XDG_DATA_HOME", "XDG_DATA_DIRS", "XDG_CACHE_HOME", "XDG_STATE_HOME"),
+    }
+)
 VALUE_LIMIT = 4096  # characters of one environment value
 
 
@@ -39,7 +47,7 @@ def main(arguments: list[str]) -> int:
     try:
         hold(stem, lock_fd)
         with open(f"{stem}.payload.json", "rb") as payload:
-            environment = {**os.environ, **variables(json.load(payload))}
+            environment = {**passed_on(os.environ), **variables(json.load(payload))}
         create(f"{stem}.started.json", mark)
     except (FileExistsError, BlockingIOError):
         return 75
@@ -141,6 +149,11 @@ def ended(pid: int) -> int | None:
     except ChildProcessError:
         return None
     return status if found else None
+
+
+def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a command: from a list, so that no secret and no service variable leaks into it."""
+    return {name: value for name, value in environ.items() if name in PASSED_ON or name.startswith("LC_")}
 
 
 def variables(payload: dict[str, object]) -> dict[str, str]:

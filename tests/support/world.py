@@ -1,0 +1,329 @@
+"""A whole poller core around a GitHub source: one process, virtual time, and crashes at chosen points.
+
+    world = World(tmp_path, github, clock)
+    await world.cycle()          # one look, everything due handed over; then the interval passes
+    assert world.ids() == ["1/spawn:1"]
+    world = world.restart()      # the next life, from what is on disk
+
+The receiver is in memory and takes everything at once (`Sink`); it outlives the pollers, and so does what they left on
+disk. A `Fuse` ends a life at any request, file change or hand-over, after which that life can do nothing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import wraps
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ParamSpec
+from unittest import mock
+
+from the_loop import cycle as cycle_module
+from the_loop import poller as poller_module
+from the_loop import state, wiring
+from the_loop.archive import Archive
+from the_loop.config import Config, GithubSection, Polling, Routing, Session
+from the_loop.cycle import Cycle, Watched
+from the_loop.dispatcher import Dispatcher
+from the_loop.guards import Rules, phrases
+from the_loop.model import Note, Outcome, Verdict
+from the_loop.outbox import Outbox
+from the_loop.poller import Poller, Setup
+from the_loop.positions import read_position
+from the_loop.runners.base import Look, Offer, Trace
+from the_loop.sources.github.client import Client
+from the_loop.sources.github.repositories import Repositories
+from the_loop.sources.github.source import GithubSource
+from the_loop.state import StateRoot
+from the_loop.supervision.notify import Notifier
+
+from support.http_transport import FakeTransport
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from support.github_fake import FakeGitHub
+
+REPO = "octo/repo"
+NOON = 1_700_000_000.0
+P = ParamSpec("P")
+
+
+def in_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run a test that is a coroutine in an event loop of its own."""
+
+    @wraps(test)
+    def running(*args: P.args, **kwargs: P.kwargs) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    return running
+
+
+@dataclass
+class Clock:
+    """Epoch seconds, moved by tests alone."""
+
+    now: float = NOON
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Crash(BaseException):
+    """What SIGKILL is to the code that it hits; no handler of ours takes it for an error."""
+
+
+@dataclass
+class Fuse:
+    """Counts requests, file changes and hand-overs, and blows *before* the one with the number `at`.
+
+    What has blown lets nothing through any more. `error`: what the blow looks like; a `CancelledError` is a stop.
+    """
+
+    at: int | None = None
+    error: type[BaseException] = Crash
+    kinds: frozenset[str] = frozenset({"request", "change", "hand-over"})
+    steps: list[str] = field(default_factory=list)
+    is_blown: bool = False
+
+    def step(self, kind: str) -> None:
+        if self.is_blown:
+            raise Crash
+        if kind in self.kinds:
+            self.steps.append(kind)
+            if len(self.steps) == self.at:
+                self.is_blown = self.error is Crash
+                raise self.error
+
+    @contextmanager
+    def watching_files(self) -> Iterator[None]:
+        """Every file that the poller replaces or removes is a step."""
+        replace_file, unlink = state.replace_file, Path.unlink
+
+        def replacing(path: Path, content: bytes, *, sync: bool) -> None:
+            self.step("change")
+            replace_file(path, content, sync=sync)
+
+        def unlinking(path: Path, missing_ok: bool = False) -> None:
+            if path.exists() or path.is_symlink():
+                self.step("change")
+            unlink(path, missing_ok=missing_ok)
+
+        with mock.patch.object(state, "replace_file", replacing), mock.patch.object(Path, "unlink", unlinking):
+            yield
+
+
+class Sink:
+    """Takes every delivery and keeps what it was given. `answers` may say otherwise, by delivery id, one by one."""
+
+    def __init__(self) -> None:
+        self.received: list[dict[str, Any]] = []
+        self.answers: dict[str, list[Outcome]] = {}
+        self.outcomes: dict[tuple[str, int], Outcome] = {}
+
+    def take(self, offer: Offer) -> Outcome:
+        payload = json.loads(offer.stem.with_name(f"{offer.stem.name}.payload.json").read_bytes())
+        self.received.append(payload)
+        answers = self.answers.get(payload["deliveryId"])
+        outcome = answers.pop(0) if answers else Outcome(Verdict.DELIVERED)
+        self.outcomes[offer.delivery_id, offer.number] = outcome
+        return outcome
+
+
+@dataclass
+class InstantRunner:
+    """Satisfies `runners.base.Runner`: the sink answers within the call, and an outcome is never lost."""
+
+    sink: Sink
+    fuse: Fuse
+
+    async def deliver(self, offer: Offer) -> Outcome:
+        self.fuse.step("hand-over")
+        return self.sink.take(offer)
+
+    async def adopt(self, offer: Offer) -> Outcome:
+        raise AssertionError(f"{offer.delivery_id} cannot be running")
+
+    def look(self, offer: Offer) -> Look:
+        outcome = self.sink.outcomes.get((offer.delivery_id, offer.number))
+        return Look(Trace.NEVER_BEGUN) if outcome is None else Look(Trace.DONE, outcome)
+
+
+class FusedTransport(FakeTransport):
+    """Each request is a step of the fuse."""
+
+    def __init__(self, github: FakeGitHub, fuse: Fuse) -> None:
+        super().__init__(github)
+        self._fuse = fuse
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        self._fuse.step("request")
+        return await super().handle_async_request(request)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a world is configured with; a restart may change it."""
+
+    repos: tuple[str, ...] = (REPO,)
+    people: frozenset[str] = frozenset({"octocat"})
+    section: dict[str, Any] = field(default_factory=dict)  # more fields of the source's section
+    interval_s: int = 60
+    linger_s: int = 180
+    require_start: bool = False
+    environ: dict[str, str] = field(default_factory=lambda: {"GITHUB_TOKEN": "secret"})
+
+
+class World:
+    """One life of a poller. `cycle` is its only engine; `poller.Poller` decides in it whether the source is asked."""
+
+    def __init__(
+        self,
+        folder: Path,
+        github: FakeGitHub,
+        clock: Clock,
+        *,
+        fuse: Fuse | None = None,
+        sink: Sink | None = None,
+        options: Options | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
+        **changed: Any,
+    ) -> None:
+        self.folder, self.github, self.clock = folder, github, clock
+        self.options = Options(**{**(vars(options) if options else {}), **changed})
+        self.fuse = fuse or Fuse()
+        self.sink = sink or Sink()
+        self.notes: list[Note] = []
+        self._transport = transport
+        self._virtual = SimpleNamespace(monotonic=clock, time=clock)
+        with self._as_in_life():
+            self._begin()
+
+    # --- what tests do ---
+
+    async def cycle(self, *, times: int = 1) -> None:
+        """One look and all that follows from it, at this moment; then the interval passes. Raises Crash."""
+        for _ in range(times):
+            with self._as_in_life():
+                await self.poller._look(self.watched)
+                await self.dispatcher.drain()
+            if self.fuse.is_blown:
+                raise Crash  # within a delivery, whose task nobody waits for
+            self.clock.now += self.options.interval_s
+
+    def restart(self, *, fuse: Fuse | None = None, **changed: Any) -> World:
+        """The next life, as after a SIGKILL: nothing of this one is left but the disk and the receiver."""
+        self.fuse.is_blown = True
+        kept = {"options": self.options, "transport": self._transport, "sink": self.sink}
+        return World(self.folder, self.github, self.clock, fuse=fuse, **{**kept, **changed})
+
+    async def stop(self) -> None:
+        """What an orderly stop leaves behind."""
+        with self._as_in_life():
+            await self.dispatcher.stop()
+            await self.watched.source.close()
+
+    # --- what tests read ---
+
+    @property
+    def received(self) -> list[dict[str, Any]]:
+        return self.sink.received
+
+    def ids(self, number: int | None = None, repo: str = REPO) -> list[str]:
+        """What arrived, in order: `<number>/<kind>:<id>`; of one item without the number."""
+        ids = [short(payload["deliveryId"], repo) for payload in self.received]
+        return ids if number is None else [key for at, _, key in map(_parted, ids) if at == str(number)]
+
+    def told(self, name: str) -> list[Note]:
+        return [note for note in self.notes if note.name == name]
+
+    def position(self) -> dict[str, Any]:
+        """The stored position, as JSON."""
+        value: dict[str, Any] = json.loads(self.root.position(self.watched.source.name).read_bytes())
+        return value
+
+    def ledger(self, number: int, repo: str = REPO) -> dict[str, Any]:
+        value: dict[str, Any] = json.loads(self.root.ledger(f"github:{repo}#{number}").read_bytes())
+        return value
+
+    @property
+    def state(self) -> str:
+        """The source's, as `status` names it."""
+        return self.watched.state(self.clock.now)
+
+    # --- how it is made ---
+
+    @contextmanager
+    def _as_in_life(self) -> Iterator[None]:
+        with (
+            self.fuse.watching_files(),
+            mock.patch.object(cycle_module, "time", self._virtual),
+            mock.patch.object(poller_module, "time", self._virtual),
+        ):
+            yield
+
+    def _begin(self) -> None:
+        options = self.options
+        self.root = StateRoot(self.folder / "root")
+        self.root.prepare_root()
+        self.root.prepare_folders()
+        tell: Callable[[Note], None] = self.notes.append
+        section = GithubSection(provider="github", label="auto", repos=options.repos, **options.section)
+        polling = Polling(interval_seconds=options.interval_s, linger_seconds=options.linger_s, sources=(section,))
+        config = Config(polling=polling, routing=Routing(), session=Session(command=("true",)))
+        notifier = Notifier({}, tell)  # type: ignore[arg-type]
+        setup = Setup(
+            self.root, config, lambda: config, {}, once=False, tell=tell, notifier=notifier, path="", now=self.clock
+        )
+        self.poller = Poller(setup)
+        self.archive = Archive(self.root, tell, self.clock)
+        self.archive.load()
+        self.client = Client(
+            section.api_url,
+            lambda: wiring.github_token(section, options.environ),
+            now=self.clock,
+            transport=self._transport or FusedTransport(self.github, self.fuse),
+        )
+        source = GithubSource(section, self.client, Repositories(self.root.repositories), linger_s=options.linger_s)
+        self.watched = Watched(source, _rules(options), read_position(self.root, source.name))
+        self.outbox = Outbox(
+            self.root,
+            self.archive,
+            InstantRunner(self.sink, self.fuse),
+            policy=wiring.policy(config),
+            rules_of=lambda ref: self.watched.rules if source.owns(ref) else None,
+            tell=tell,
+            now=self.clock,
+        )
+        self.dispatcher = Dispatcher(self.outbox, limit=4, tell=tell, may_hand_over=lambda: not self.fuse.is_blown)
+        cycle = Cycle(self.root, self.archive, self.outbox, self.dispatcher, tell=tell, now=self.clock)
+        self.poller._cycle = cycle
+        for handover in self.outbox.recover():
+            raise AssertionError(f"{handover} cannot be running")
+
+
+def short(delivery_id: str, repo: str = REPO) -> str:
+    """A delivery id of this repository's items without what they all have."""
+    return delivery_id.removeprefix(f"github:{repo.lower()}#")
+
+
+def carried(received: Iterable[dict[str, Any]]) -> list[str]:
+    """What arrived, with the entries that a spawn carries in its place: `<ref>/<kind>:<id>`, in order."""
+    arrived = []
+    for payload in received:
+        arrived.append(payload["deliveryId"])
+        arrived += [f"{payload['ref']}/{entry['kind']}:{entry['id']}" for entry in payload["thread"]]
+    return arrived
+
+
+def _parted(id_: str) -> tuple[str, str, str]:
+    return id_.partition("/")
+
+
+def _rules(options: Options) -> Rules:
+    words = phrases("the-loop start", "the-loop stop", "the-loop pause", "the-loop resume")
+    return Rules(options.people, folds_case=True, words=words, require_start=options.require_start)
