@@ -298,6 +298,9 @@ def _contradictions(config: Config) -> list[Fault]:
     words = [phrase.casefold() for phrase in msgspec.structs.astuple(config.routing.control)]
     if len(set(words)) < len(words):
         faults.append(Fault("routing.control", "two words are the same"))
+    workdir = config.session.workdir
+    if workdir is not None and not workdir.startswith(("/", "~")):
+        faults.append(Fault("session.workdir", f"'{workdir}' is relative; give an absolute path, or one below ~"))
     if config.session.runner == "exec" and not config.session.command:
         faults.append(
             Fault(

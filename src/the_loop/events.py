@@ -39,9 +39,9 @@ CATALOG: Final[Mapping[str, Form]] = {
     "poll.cycle": Form(INFO, "cycle: {items} items, {delivered} delivered, {errors} errors in {seconds} s{suffix}"),
     "poll.spawned": Form(INFO, "started {ref}"),
     "poll.comment_forwarded": Form(INFO, "delivered {deliveryId}"),
-    "poll.comment_failed": Form(WARNING, "refused {deliveryId} (attempt {attempt}): {reason}"),
+    "poll.comment_failed": Form(WARNING, "refused {deliveryId} (attempt {attempt}): {reason}{suffix}"),
     "poll.comment_held": Form(WARNING, "holding {deliveryId}, nobody can tell whether it arrived: {reason}"),
-    "poll.spawn_failed": Form(WARNING, "refused {deliveryId} (attempt {attempt}): {reason}"),
+    "poll.spawn_failed": Form(WARNING, "refused {deliveryId} (attempt {attempt}): {reason}{suffix}"),
     "poll.rearmed": Form(NOTICE, "trying {deliveryId} again: {reason}"),
     "poll.attempts_released": Form(INFO, "put {count} events back, their budgets unchanged"),
     "poll.edited": Form(INFO, "not delivered again, {deliveryId} was {reason}"),
@@ -101,6 +101,8 @@ def compose(note: Note, now: float) -> dict[str, Any]:
     if key is not None and "ref" in fields:
         fields.setdefault("deliveryId", delivery_id(fields["ref"], key))
     suffix = ", interrupted" if fields.get("interrupted") else ""
+    if fields.get("willRetry") is False:
+        suffix = f"; given up, `the-loop ledger retry {fields.get('ref')}` tries it again"
     message = form.sentence.format_map(_Blank({**fields, "suffix": suffix}))
     return {"time": timestamp(now), "event": note.name, "level": form.level, "message": message, **fields}
 

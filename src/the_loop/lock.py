@@ -109,7 +109,11 @@ class RunLock:
             os.close(directory_fd)
             raise
         lock = cls(directory, claim, directory_fd, claim_fd)
-        lock._write_note(claim_fd)
+        try:
+            lock._write_note(claim_fd)
+        except OSError as error:
+            lock.close()
+            raise LockUnusable(claim, error.strerror or str(error)) from error
         return lock
 
     def is_intact(self) -> bool:

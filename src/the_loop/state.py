@@ -148,15 +148,22 @@ class StateRoot:
             raise StateRootError(f"cannot use state root '{self.path}': it is shared", "choose a directory of its own")
 
     def prepare_folders(self) -> None:
-        """Make the folders below the root, and clear what a write that was cut off left beside its place."""
-        for name in _FOLDERS:
-            folder = self.path / name
-            with contextlib.suppress(FileExistsError):
-                folder.mkdir(mode=0o700)
-            folder.chmod(0o700)
-            for leftover in folder.glob(".*.tmp"):
-                leftover.unlink(missing_ok=True)
-        fsync_directory(self.path)
+        """Make the folders below the root, and clear what a write that was cut off left beside its place.
+
+        Raises StateRootError.
+        """
+        folder = self.path
+        try:
+            for name in _FOLDERS:
+                folder = self.path / name
+                with contextlib.suppress(FileExistsError):
+                    folder.mkdir(mode=0o700)
+                folder.chmod(0o700)
+                for leftover in folder.glob(".*.tmp"):
+                    leftover.unlink(missing_ok=True)
+            fsync_directory(self.path)
+        except OSError as error:
+            raise StateRootError(f"cannot use '{folder}': {error.strerror}", "free some space, or mend it") from error
 
 
 def write_durably(path: Path, content: bytes) -> None:

@@ -118,7 +118,13 @@ def _github(section: GithubSection, config: Config, root: StateRoot, environ: Ma
 
     client = Client(section.api_url, lambda: github_token(section, environ), now=time.time)
     repositories = Repositories(root.repositories)
-    return GithubSource(section, client, repositories, linger_s=config.polling.linger_seconds)
+    return GithubSource(
+        section,
+        client,
+        repositories,
+        linger_s=config.polling.linger_seconds,
+        interval_s=config.polling.interval_seconds,
+    )
 
 
 def github_token(section: GithubSection, environ: Mapping[str, str]) -> str | None:

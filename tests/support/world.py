@@ -32,14 +32,13 @@ from the_loop.dispatcher import Dispatcher
 from the_loop.guards import Rules, phrases
 from the_loop.model import Note, Outcome, Verdict
 from the_loop.outbox import Outbox
-from the_loop.poller import Poller, Setup
+from the_loop.poller import Poller
 from the_loop.positions import read_position
 from the_loop.runners.base import Look, Offer, Trace
 from the_loop.sources.github.client import Client
 from the_loop.sources.github.repositories import Repositories
 from the_loop.sources.github.source import GithubSource
 from the_loop.state import StateRoot
-from the_loop.supervision.notify import Notifier
 
 from support.http_transport import FakeTransport
 
@@ -275,11 +274,6 @@ class World:
         section = GithubSection(provider="github", label="auto", repos=options.repos, **options.section)
         polling = Polling(interval_seconds=options.interval_s, linger_seconds=options.linger_s, sources=(section,))
         config = Config(polling=polling, routing=Routing(), session=Session(command=("true",)))
-        notifier = Notifier({}, tell)  # type: ignore[arg-type]
-        setup = Setup(
-            self.root, config, lambda: config, {}, once=False, tell=tell, notifier=notifier, path="", now=self.clock
-        )
-        self.poller = Poller(setup)
         self.archive = Archive(self.root, tell, self.clock)
         self.archive.load()
         self.client = Client(
@@ -301,7 +295,10 @@ class World:
         )
         self.dispatcher = Dispatcher(self.outbox, limit=4, tell=tell, may_hand_over=lambda: not self.fuse.is_blown)
         cycle = Cycle(self.root, self.archive, self.outbox, self.dispatcher, tell=tell, now=self.clock)
-        self.poller._cycle = cycle
+        # of the poller proper only the part that decides whether a source is asked: the rest is signals and real time
+        self.poller = Poller.__new__(Poller)
+        self.poller._setup = SimpleNamespace(now=self.clock, once=False)  # type: ignore[assignment]
+        self.poller._config, self.poller._tell, self.poller._cycle, self.poller._errors = config, tell, cycle, 0
         for handover in self.outbox.recover():
             raise AssertionError(f"{handover} cannot be running")
 

@@ -364,13 +364,13 @@ def _object(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _owner(found: os.stat_result) -> str | None:
+def _owner(found: os.stat_result) -> str:
     return _user_name(found.st_uid)
 
 
 @lru_cache
-def _user_name(uid: int) -> str | None:
+def _user_name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
-        return None
+        return str(uid)

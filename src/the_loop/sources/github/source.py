@@ -65,12 +65,14 @@ class GithubSource:
         repositories: Repositories,
         *,
         linger_s: float,
+        interval_s: float,
     ) -> None:
         self.name = section.name or section.default_name()
         self._section = section
         self._client = client
         self._repositories = repositories
         self._linger_s = linger_s
+        self._interval_s = interval_s
         self._host = urlsplit(section.api_url).hostname or ""
         self._repos: dict[str, tuple[str, str]] = {}  # filed name -> configured name, name to ask by
         self._fresh: dict[str, WorkItem] = {}  # items whose whole row was in the last look
@@ -222,7 +224,7 @@ class GithubSource:
     async def _ask_about_missing(self, look: _Look, known: Mapping[str, Known]) -> None:
         left = _mapping(look.old.get("left"))
         look.record["left"], look.record["missing"] = {}, []
-        sweep = int(look.now // 60) % _SWEEP
+        sweep = int(look.now // self._interval_s) % _SWEEP
         for ref, one_known in known.items():
             prefix, _, text = ref.partition("#")
             if prefix != look.prefix or not one_known.is_open or not text.isdigit():
