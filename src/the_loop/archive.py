@@ -186,7 +186,7 @@ def _ref_of(path: Path) -> str | None:
         return ref
     try:
         inside = json.loads(read_regular(path)).get("ref")
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return None
     return inside if isinstance(inside, str) and slug(inside) == path.stem else None
 

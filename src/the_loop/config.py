@@ -10,10 +10,12 @@ import difflib
 import os
 import pwd
 import re
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
+from urllib.parse import urlsplit
 
 import msgspec
 import yaml
@@ -23,6 +25,7 @@ from the_loop.model import LoopError
 
 Seconds = Annotated[int, Meta(ge=1, le=86_400)]
 Name = Annotated[str, Meta(min_length=1, max_length=100)]
+SourceName = Annotated[str, Meta(pattern=r"^[^/#:\x00-\x1f\x7f]+$", max_length=100)]
 Phrase = Annotated[str, Meta(min_length=1, max_length=100)]
 RepoName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+$", max_length=140)]
 
@@ -39,7 +42,7 @@ class SourceSection(Section, frozen=True, kw_only=True):
     """What every source has. Third parties derive from it."""
 
     provider: str
-    name: Name | None = None
+    name: SourceName | None = None
     authorized_users: tuple[Name, ...] | None = None
 
     def default_name(self) -> str:
@@ -104,6 +107,10 @@ class Config(Section, frozen=True, kw_only=True):
     routing: Routing = Routing()
     session: Session = Session()
 
+
+_BRIEFLY: Final = reprlib.Repr()
+_BRIEFLY.maxstring = _BRIEFLY.maxother = 60
+_BRIEFLY.maxlevel = 2
 
 BUILT_IN_SOURCES: Final[Mapping[str, type[SourceSection]]] = {"github": GithubSection, "directory": DirectorySection}
 
@@ -174,7 +181,7 @@ def parse(text: bytes, file: str, providers: Mapping[str, type[SourceSection]] =
     """The configuration that `text` holds. Raises ConfigError with every fault that can be seen at once."""
     try:
         tree = yaml.safe_load(text)
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
+    except Exception as error:  # a tag may make the library raise anything
         raise ConfigError(file, [Fault("", f"it is not YAML: {' '.join(str(error).split())}")]) from error
     if not isinstance(tree, dict):
         what = "it is empty" if tree is None else f"expected a mapping, got {_shown(tree)}"
@@ -194,9 +201,9 @@ def peek_root(file: Path | None) -> str | None:
         return None
     try:
         root = yaml.safe_load(file.read_bytes())["state"]["root"]
-    except (OSError, yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError, TypeError, KeyError):
+    except Exception:  # noqa: BLE001 (a tag may make the library raise anything)
         return None
-    return root if isinstance(root, str) else None
+    return root if isinstance(root, str) and not _path_fault(root) else None
 
 
 def source_name(section: SourceSection) -> str:
@@ -243,6 +250,9 @@ def _value(hint: Any, value: Any, path: str, faults: list[Fault], providers: Map
         return _section(hint, value, path, faults, providers)
     if hint == tuple[SourceSection, ...]:
         return _sources(value, path, faults, providers)
+    if isinstance(value, str) and (problem := _text_fault(value)):
+        faults.append(Fault(path, problem))
+        return None
     try:
         return msgspec.convert(value, hint, strict=True)
     except msgspec.ValidationError as error:
@@ -295,6 +305,7 @@ def _contradictions(config: Config) -> list[Fault]:
                 f"'{bare[0]}' could be meant for any of {', '.join(sorted(sharing))}; write '{example}'",
             )
         )
+    faults += _path_faults(config)
     words = [phrase.casefold() for phrase in msgspec.structs.astuple(config.routing.control)]
     if len(set(words)) < len(words):
         faults.append(Fault("routing.control", "two words are the same"))
@@ -317,7 +328,7 @@ def _shared_repositories(sections: tuple[SourceSection, ...]) -> list[Fault]:
         if not isinstance(section, GithubSection):
             continue
         for number, repo in enumerate(section.repos):
-            first = seen.setdefault((section.api_url.rstrip("/"), repo.lower()), index)
+            first = seen.setdefault((urlsplit(section.api_url).hostname or "", repo.lower()), index)
             if first != index or repo.lower() in [other.lower() for other in section.repos[:number]]:
                 faults.append(
                     Fault(
@@ -328,13 +339,45 @@ def _shared_repositories(sections: tuple[SourceSection, ...]) -> list[Fault]:
     return faults
 
 
+def _path_faults(config: Config) -> list[Fault]:
+    """Paths that cannot be one, or name a home that is not there."""
+    paths = {"state.root": config.state.root, "session.workdir": config.session.workdir}
+    for index, section in enumerate(config.polling.sources):
+        paths[f"polling.sources[{index}].path"] = getattr(section, "path", None)
+        paths[f"polling.sources[{index}].tokenFile"] = getattr(section, "token_file", None)
+    paths |= {f"session.command[{index}]": part for index, part in enumerate(config.session.command) if "\0" in part}
+    return [Fault(field, fault) for field, path in paths.items() if path is not None and (fault := _path_fault(path))]
+
+
+def _path_fault(path: str) -> str:
+    if fault := _text_fault(path):
+        return fault
+    try:
+        Path(path).expanduser()
+    except RuntimeError:
+        return f"there is no home directory for '{path}'"
+    return ""
+
+
+def _text_fault(text: str) -> str:
+    if "\0" in text:
+        return "has a NUL character in it"
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return "has a character in it that is no text"
+    return ""
+
+
 def _unknown(key: Any, known: Mapping[str, Any]) -> str:
     return f"unknown key{_suggestion(key, known)}; known here: {', '.join(known)}"
 
 
 def _suggestion(word: Any, known: Mapping[str, Any]) -> str:
+    if not isinstance(word, str) or len(word) > 100:
+        return ""
     lowered = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(str(word).lower().replace("_", "").replace("-", ""), lowered, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(word.lower().replace("_", "").replace("-", ""), lowered, n=1, cutoff=0.6)
     return f", did you mean '{lowered[close[0]]}'?" if close else ""
 
 
@@ -349,8 +392,7 @@ def _expectation(hint: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return _BRIEFLY.repr(value)  # never the whole: aliases can make it larger than memory
 
 
 def _plain(problem: str) -> str:

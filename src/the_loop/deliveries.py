@@ -93,10 +93,14 @@ def keeper_of(stem: Path) -> Identity | None:
     return parse_identity(process) if boot and boot == boot_id() else None
 
 
-def remove_marks(stem: Path) -> None:
-    """Forget start mark and outcome, after what they say is on disk elsewhere."""
-    for part in _MARKS:
-        beside(stem, part).unlink(missing_ok=True)
+def remove_old_marks(stem: Path, offer: int) -> None:
+    """Forget start mark and outcome of earlier offers, once the payload says that it is of this one.
+
+    In that order: a keeper that comes late finds its own mark or another offer's payload, never neither.
+    """
+    if not is_started(stem, offer) and outcome_of(stem, offer) is None:
+        for part in _MARKS:
+            beside(stem, part).unlink(missing_ok=True)
 
 
 def remove_all(stem: Path) -> None:

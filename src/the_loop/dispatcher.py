@@ -133,7 +133,10 @@ class Dispatcher:
     async def _serve(self, handover: Handover, *, adopted: bool) -> None:
         runner = self._outbox.runner
         try:
-            outcome = await (runner.adopt if adopted else runner.deliver)(handover.offer)
+            try:
+                outcome = await (runner.adopt if adopted else runner.deliver)(handover.offer)
+            except Exception as error:  # noqa: BLE001 (the border: a runner that fails costs no attempt)
+                outcome = Outcome(Verdict.UNSTARTABLE, f"unexpected: {type(error).__name__}: {error}")
             await self._conclude(handover, outcome)
             self._note_start(outcome)
         finally:

@@ -50,6 +50,7 @@ CATALOG: Final[Mapping[str, Form]] = {
     "dispatch.adopted": Form(NOTICE, "waiting for a delivery of an earlier run: {deliveryId}"),
     "dispatch.dropped": Form(INFO, "not delivered ({reason}): {deliveryId}"),
     "dispatch.paused": Form(ERROR, "all deliveries wait {seconds} s: {reason}"),
+    "dispatch.no_manager": Form(NOTICE, "deliveries run as plain processes from now on: {reason}"),
     "dispatch.uncertain": Form(WARNING, "nobody can tell whether {deliveryId} arrived: {reason}"),
     "control.applied": Form(NOTICE, "{reason} for {ref}, by {deliveryId}"),
     "control.ambiguous": Form(WARNING, "{deliveryId} says {reason}, so neither"),
@@ -128,10 +129,14 @@ class JsonLog:
 
     def write(self, event: Mapping[str, Any]) -> None:
         rotate(self._path)
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             os.fchmod(descriptor, 0o600)
-            os.write(descriptor, json.dumps(event).encode("ascii") + b"\n")
+            size = os.fstat(descriptor).st_size
+            is_cut = (
+                size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+            )  # a full disk, a kill: costs that line only
+            os.write(descriptor, b"\n" * is_cut + json.dumps(event).encode("ascii") + b"\n")
         finally:
             os.close(descriptor)
 
@@ -187,10 +192,11 @@ def parse_line(line: bytes) -> dict[str, Any] | None:
     """One line of a log, or None where it is not a whole event."""
     try:
         event = json.loads(line)
-        datetime.fromisoformat(event["time"])
-    except (ValueError, TypeError, KeyError):
+        moment = datetime.fromisoformat(event["time"])
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None
+    is_whole = isinstance(event, dict) and isinstance(event.get("event"), str) and moment.tzinfo is not None
+    return event if is_whole else None
 
 
 def matches(event: Mapping[str, Any], source: str | None, since: datetime | None) -> bool:

@@ -160,9 +160,11 @@ def look(directory: Path, claim_name: str) -> Sight:
         return Sight(Probe.FREE if missing else Probe.UNKNOWN, cause=error.problem)
     try:
         with _peek(claim) as (note, claim_held, claim_fd):
-            if not _is_exclusively_locked(directory_fd) and not claim_held:
+            if not _is_exclusively_locked(directory_fd, directory) and not claim_held:
                 return Sight(Probe.FREE, note=parse_identity(note))
             return _sight_of_holder(directory_fd, claim, claim_fd, note)
+    except LockUnusable as error:
+        return Sight(Probe.UNKNOWN, cause=error.problem)
     except OSError as error:
         return Sight(Probe.UNKNOWN, cause=f"cannot look at '{claim}': {error.strerror}")
     finally:
@@ -214,7 +216,7 @@ def _take_claim(claim: Path) -> int:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise LockUnusable(claim, "it is no regular file")
             if not _flock(descriptor, fcntl.LOCK_EX, claim):
-                if _is_exclusively_locked(descriptor):
+                if _is_exclusively_locked(descriptor, claim):
                     raise LockHeld(claim, _kernel_holder(descriptor))
                 raise LockBusy(claim.parent, None, shared=True)
             if _same_file(claim, descriptor, follow=False):
@@ -226,7 +228,7 @@ def _take_claim(claim: Path) -> int:
 
 
 def _who_is_in_the_way(directory: Path, claim: Path, directory_fd: int) -> LoopError:
-    if not _is_exclusively_locked(directory_fd):
+    if not _is_exclusively_locked(directory_fd, directory):
         return LockBusy(directory, None, shared=True)
     holder = _kernel_holder(directory_fd)
     with _peek(claim) as (_, claim_held, _claim_fd):
@@ -247,7 +249,7 @@ def _peek(claim: Path) -> Iterator[tuple[str, bool, int | None]]:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             yield "", False, None
             return
-        held = _is_exclusively_locked(descriptor)
+        held = _is_exclusively_locked(descriptor, claim)
         note = os.pread(descriptor, _NOTE_LIMIT, 0).decode("ascii", "replace")
         yield note, held, descriptor
     finally:
@@ -289,11 +291,9 @@ def _flock(descriptor: int, operation: int, path: Path) -> bool:
     return result[0]
 
 
-def _is_exclusively_locked(descriptor: int) -> bool:
+def _is_exclusively_locked(descriptor: int, path: Path) -> bool:
     """True if another open file has LOCK_EX on it. Takes LOCK_SH for a moment."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not _flock(descriptor, fcntl.LOCK_SH, path):
         return True
     fcntl.flock(descriptor, fcntl.LOCK_UN)
     return False

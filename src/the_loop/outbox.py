@@ -15,7 +15,7 @@ from typing import Any
 
 from the_loop.archive import Archive, HeldItem
 from the_loop.decide import Decision, closing_event
-from the_loop.deliveries import beside, remove_all, remove_marks, stem_of
+from the_loop.deliveries import beside, remove_all, remove_old_marks, stem_of
 from the_loop.guards import Dropped, Rules
 from the_loop.ledger import (
     Ledger,
@@ -115,6 +115,7 @@ class Outbox:
         if not self._refresh_payload(ledger.ref, key, entry):
             self._archive.save(_lost(ledger, key))
             return None
+        remove_old_marks(self._stem(ledger.ref, key), entry.offer)
         if self._offers_once:
             self._offered.add((ledger.ref, key))
         return self._handover(ledger.ref, key, entry)
@@ -134,8 +135,6 @@ class Outbox:
             self._archive.save(after)
         if key not in after.poll.pending:
             remove_all(handover.offer.stem)
-        elif outcome.verdict is not Verdict.NEVER_BEGUN:
-            remove_marks(handover.offer.stem)
         self.delivered += outcome.verdict is Verdict.DELIVERED
         for note in notes:
             self._tell(note)
@@ -248,10 +247,20 @@ class Outbox:
         held = self._archive.held()
         for path in self._root.deliveries.iterdir():
             stem = stem_of(path)
-            if stem.name in wanted or _ref_in(stem) in held:
+            if stem.name in wanted or self._is_of_unknown_ledger(stem, held):
                 continue
             if self.runner.look(Offer(stem.name, stem, 0, 0)).trace is not Trace.RUNNING:
                 remove_all(stem)
+
+    def _is_of_unknown_ledger(self, stem: Path, held: Mapping[str, str]) -> bool:
+        """True if its item has a ledger that cannot be read: what is pending in it cannot be told."""
+        ref = _ref_in(stem)
+        if ref is None or ref in held:
+            return ref in held
+        with suppress(HeldItem):
+            self._archive.get(ref)
+            return False
+        return True
 
     def _drop(self, ledger: Ledger, key: str) -> Ledger:
         """Settle an event whose author may not speak any more."""
@@ -269,7 +278,7 @@ class Outbox:
         return self._root.delivery(delivery_id(ref, key))
 
     def _write_payload(self, event: Event) -> None:
-        content = {"schema": 1, **event.to_json(attempt=1, redelivery=False)}
+        content = {"schema": 1, "offer": 1, **event.to_json(attempt=1, redelivery=False)}
         write_durably(beside(self._stem(event.ref, event.key), "payload.json"), to_json_line(content))
 
     def _payload(self, ref: str, key: str) -> dict[str, Any] | None:
@@ -283,7 +292,7 @@ class Outbox:
         payload = self._payload(ref, key)
         if payload is None:
             return False
-        present = {**payload, "attempt": entry.attempt, "redelivery": entry.redelivery}
+        present = {**payload, "offer": entry.offer, "attempt": entry.attempt, "redelivery": entry.redelivery}
         if present != payload:
             write_durably(beside(self._stem(ref, key), "payload.json"), to_json_line(present))
         return True

@@ -125,7 +125,7 @@ class Poller:
         self._outbox = Outbox(
             setup.root,
             self._archive,
-            wiring.runner(self._config, setup.root, setup.environ),
+            wiring.runner(self._config, setup.root, setup.environ, self._tell),
             policy=wiring.policy(self._config),
             rules_of=self._rules_of,
             tell=self._tell,
@@ -285,7 +285,7 @@ class Poller:
                 one.position, one.items = old.position, old.items
         self._watched, self._config = watched, config
         self._outbox.policy = wiring.policy(config)
-        self._outbox.runner = wiring.runner(config, setup.root, setup.environ)
+        self._outbox.runner = wiring.runner(config, setup.root, setup.environ, self._tell)
         self._dispatcher.limit = config.routing.max_concurrent_dispatches
         self._dispatcher.resume()
         await asyncio.gather(*(one.source.close() for one in before.values()), return_exceptions=True)

@@ -13,6 +13,7 @@ from typing import Any, Final
 from the_loop.state import StateRoot, read_json_object, to_json_bytes, write_durably
 
 _SCHEMA: Final = 1
+_LATEST: Final = 1e11  # seconds; NaN and infinity are not below it either
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +44,21 @@ def read_position(root: StateRoot, source: str) -> Position:
         tree = read_json_object(root.position(source))
         if tree["schema"] != _SCHEMA or not isinstance(tree["position"], dict | None):
             return Position()
-        wait = tree.get("wait")
-        return Position(
-            value=tree["position"],
-            owed=frozenset(str(ref) for ref in tree["owed"]),
-            wait=Wait(float(wait["until"]), float(wait["seconds"]), str(wait["reason"])) if wait else None,
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+        owed = tree["owed"]
+        if not isinstance(owed, list) or not all(isinstance(ref, str) for ref in owed):
+            return Position()
+        return Position(value=tree["position"], owed=frozenset(owed), wait=_wait(tree.get("wait")))
+    except (OSError, ValueError, LookupError, TypeError):
         return Position()
+
+
+def _wait(tree: Any) -> Wait | None:
+    if tree is None:
+        return None
+    wait = Wait(float(tree["until"]), float(tree["seconds"]), str(tree["reason"]))
+    if not (0 <= wait.until < _LATEST and 0 <= wait.seconds < _LATEST):
+        raise ValueError("no moment")
+    return wait
 
 
 def write_position(root: StateRoot, source: str, position: Position) -> None:

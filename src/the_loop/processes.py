@@ -50,7 +50,7 @@ def pinned(identity: Identity) -> Iterator[int | None]:
     """A pidfd of exactly this process, or None when it is gone (or its number means another one by now)."""
     try:
         descriptor = os.pidfd_open(identity.pid)
-    except OSError:
+    except (OSError, OverflowError):
         yield None
         return
     try:

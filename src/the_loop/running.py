@@ -53,6 +53,10 @@ T = TypeVar("T")
 def _run_to_the_end(life: Coroutine[Any, Any, T]) -> T:
     """Like `asyncio.run`, but without waiting for a name server that hangs in a thread of the event loop's."""
     loop = asyncio.new_event_loop()
+    if sys.version_info < (3, 12):
+        watcher = asyncio.PidfdChildWatcher()  # the default starts a thread for each child
+        watcher.attach_loop(loop)
+        asyncio.set_child_watcher(watcher)
     try:
         return loop.run_until_complete(life)
     finally:

@@ -229,7 +229,10 @@ def to_json_line(value: Any) -> bytes:
 
 def read_json_object(path: Path) -> dict[str, Any]:
     """The JSON object in `path`. Raises FileNotFoundError, OSError, or ValueError for anything but an object."""
-    value = json.loads(read_regular(path))
+    try:
+        value = json.loads(read_regular(path))
+    except RecursionError as error:
+        raise ValueError(f"'{path}' is nested too deeply") from error
     if not isinstance(value, dict):
         raise ValueError(f"'{path}' holds {type(value).__name__}, not an object")
     return value

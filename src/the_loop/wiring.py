@@ -23,10 +23,11 @@ from the_loop.config import (
 )
 from the_loop.cycle import Watched
 from the_loop.guards import Rules, phrases
-from the_loop.model import LoopError
+from the_loop.model import LoopError, Note
 from the_loop.positions import read_position
 from the_loop.runners import printer
 from the_loop.runners.exec import Command, ExecRunner
+from the_loop.runners.units import Units
 from the_loop.sources.base import Source, SourceError
 from the_loop.sources.directory import DirectorySource
 from the_loop.state import StateRoot
@@ -74,7 +75,7 @@ def policy(config: Config) -> Policy:
     )
 
 
-def runner(config: Config, root: StateRoot, environ: Mapping[str, str]) -> ExecRunner:
+def runner(config: Config, root: StateRoot, environ: Mapping[str, str], tell: Callable[[Note], None]) -> ExecRunner:
     """What events are handed to. The printing runner is a command like any other, with our own output."""
     prints = config.session.runner == "print"
     argv = (sys.executable, "-I", "-S", str(Path(printer.__file__))) if prints else config.session.command
@@ -85,7 +86,7 @@ def runner(config: Config, root: StateRoot, environ: Mapping[str, str]) -> ExecR
         environment=environ,
         output=None if prints else root.logs / "output.log",
     )
-    return ExecRunner(command)
+    return ExecRunner(command, None if prints else Units(root.path, environ), tell)
 
 
 def _source(section: SourceSection, config: Config, root: StateRoot, environ: Mapping[str, str]) -> Source:

@@ -12,19 +12,23 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from the_loop.deliveries import is_locked, is_started, keeper_of, locked, outcome_of
-from the_loop.model import Outcome, Verdict
+from the_loop.deliveries import is_locked, is_started, keeper_of, locked, outcome_of, remove_old_marks
+from the_loop.model import Note, Outcome, Verdict
 from the_loop.processes import pinned
 from the_loop.runners.base import Look, Offer, Trace
 from the_loop.runners.keeper import passed_on
+from the_loop.runners.units import Units, is_name_taken, is_no_manager
 
 KEEPER: Final = Path(__file__).with_name("keeper.py")
 _LOOK_AGAIN_S: Final = 0.1
+_LOOK_SOON_S: Final = 0.01
+_BEGINS_WITHIN_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +43,55 @@ class Command:
 
 
 class ExecRunner:
-    """Runs `command` for every offer. Satisfies `runners.base.Runner`."""
+    """Runs `command` for every offer, in a unit of its own where there are `units`. Satisfies `runners.base.Runner`."""
 
-    def __init__(self, command: Command) -> None:
+    def __init__(
+        self, command: Command, units: Units | None = None, tell: Callable[[Note], None] | None = None
+    ) -> None:
         self._command = command
+        self._units = units
+        self._tell = tell
 
     async def deliver(self, offer: Offer) -> Outcome:
         with locked(offer.stem) as lock_fd:
             if lock_fd is None:
                 return await self.adopt(offer)
-            try:
-                keeper = _start(self._command, offer, lock_fd)
-            except OSError as error:
-                return Outcome(Verdict.UNSTARTABLE, f"cannot start a keeper: {error.strerror}")
-        code = await _exit_code(keeper)
-        look = self.look(offer)
-        if look.trace is Trace.NEVER_BEGUN:
-            return Outcome(Verdict.UNSTARTABLE, f"the keeper ended with {code} before it began, see logs/output.log")
-        return look.outcome or (await self.adopt(offer))
+            remove_old_marks(offer.stem, offer.number)
+            problem = await self._start_unit(offer, lock_fd)
+            keeper = 0
+            if problem is None:
+                try:
+                    keeper = _start(self._command, offer, lock_fd)
+                except (OSError, ValueError) as error:
+                    return Outcome(Verdict.UNSTARTABLE, f"cannot start a keeper: {error}")
+        if problem is None:
+            problem = f"the keeper ended with {await _exit_code(keeper)} before it began, see logs/output.log"
+        return await self._watch(offer, problem)
+
+    async def _start_unit(self, offer: Offer, lock_fd: int) -> str | None:
+        """Ask the manager for a unit: what it complains of, or nothing. None where there is no manager (any more)."""
+        if self._units is None:
+            return None
+        argv = keeper_argv(self._command, offer, None)
+        finished = await self._units.start(offer, argv, limit_s=self._command.limit_s, lock_fd=lock_fd)
+        if finished.is_good or is_name_taken(finished):
+            return ""
+        if not is_no_manager(finished):
+            return finished.problem
+        self._units = None
+        if self._tell is not None:
+            self._tell(Note("dispatch.no_manager", {"reason": finished.problem}))
+        return None
+
+    async def _watch(self, offer: Offer, problem: str) -> Outcome:
+        """What becomes of an offer that was just started; `problem` is why it may not have been."""
+        until = time.monotonic() + (0 if problem else _BEGINS_WITHIN_S)
+        while self.look(offer).trace is Trace.NEVER_BEGUN and time.monotonic() < until:  # noqa: ASYNC110 (as in adopt)
+            await asyncio.sleep(_LOOK_SOON_S)  # a unit's keeper is about to take the lock
+        outcome = await self.adopt(offer)
+        if outcome.verdict is Verdict.NEVER_BEGUN:
+            return Outcome(Verdict.UNSTARTABLE, problem or "its unit ended before it began, see the journal")
+        return outcome
 
     async def adopt(self, offer: Offer) -> Outcome:
         while (look := self.look(offer)).trace is Trace.RUNNING:
@@ -82,7 +117,7 @@ def keeper_argv(command: Command, offer: Offer, lock_fd: int | None) -> list[str
     """The keeper's command line: numbers, derived paths, and what the operator wrote. Nothing from outside."""
     lock = "-" if lock_fd is None else str(lock_fd)
     place = (str(offer.stem), str(offer.number), str(offer.attempt), str(command.limit_s), lock, str(command.workdir))
-    return [sys.executable, "-I", "-S", str(KEEPER), *place, *command.argv]
+    return [sys.executable, "-I", "-S", "-X", "utf8", str(KEEPER), *place, *command.argv]
 
 
 def _start(command: Command, offer: Offer, lock_fd: int) -> int:
@@ -101,7 +136,7 @@ def _start(command: Command, offer: Offer, lock_fd: int) -> int:
             file_actions=actions,
             setsid=True,
             setsigmask=(),
-            setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
+            setsigdef=(signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD),
         )
 
 
@@ -109,7 +144,10 @@ async def _exit_code(pid: int) -> int:
     """Wait for a child without a thread: its pidfd becomes readable. Reaps it, unless the wait is cancelled."""
     with contextlib.closing(_Pidfd(os.pidfd_open(pid))) as pidfd:
         await pidfd.is_readable()
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])  # noqa: ASYNC222 (it has ended)
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])  # noqa: ASYNC222 (it has ended)
+    except ChildProcessError:
+        return 0  # reaped by whoever had SIGCHLD ignored; its files tell what matters
 
 
 async def _keeper_ends(stem: Path) -> None:

@@ -23,6 +23,7 @@ import time
 from collections.abc import Mapping
 
 GRACE_S = 10.0  # between TERM and KILL
+LOCK_WITHIN_S = 60.0  # whoever asked for our unit lets go of the lock by then
 RETRY_S = 1.0  # between two tries to write the outcome
 PR_SET_PDEATHSIG = 1
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -42,20 +43,43 @@ def main(arguments: list[str]) -> int:
     """`STEM OFFER ATTEMPT LIMIT_S LOCK_FD WORKDIR COMMAND …`; LOCK_FD is `-` where the keeper takes the lock itself."""
     stem, offer, attempt, limit_s, lock_fd, workdir, *command = arguments
     signal.pthread_sigmask(signal.SIG_BLOCK, (*STOP_SIGNALS, signal.SIGCHLD))
+    for number in (*STOP_SIGNALS, signal.SIGCHLD, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)  # whoever started the poller may have had them ignored
     os.chdir("/")
     mark = {"schema": 1, "offer": int(offer), "attempt": int(attempt), "keeper": identity()}
     try:
         hold(stem, lock_fd)
-        with open(f"{stem}.payload.json", "rb") as payload:
-            environment = {**passed_on(os.environ), **variables(json.load(payload))}
+        check_offer(stem, int(offer))
         create(f"{stem}.started.json", mark)
-    except (FileExistsError, BlockingIOError):
+        payload = check_offer(stem, int(offer), mark=f"{stem}.started.json")
+    except (FileExistsError, BlockingIOError, LateKeeper):
         return 75
+    environment = {**passed_on(os.environ), **variables(payload)}
     outcome, pid = run(command, workdir, f"{stem}.payload.json", environment, float(limit_s))
     write(f"{stem}.outcome.json", {**mark, **outcome})
     if pid:
         end_group(pid)
     return 0
+
+
+class LateKeeper(Exception):
+    """This offer is over: its outcome was recorded, and the payload is of the next one already."""
+
+
+def check_offer(stem: str, offer: int, mark: str = "") -> dict[str, object]:
+    """The payload, if it is of this offer. A mark that was made for another one is taken back."""
+    try:
+        with open(f"{stem}.payload.json", "rb") as file:
+            payload: dict[str, object] = json.load(file)
+        if payload.get("offer") == offer:
+            return payload
+    except (OSError, ValueError):
+        if mark:
+            os.unlink(mark)
+        raise
+    if mark:
+        os.unlink(mark)
+    raise LateKeeper
 
 
 def run(
@@ -83,10 +107,12 @@ def run(
 def start(command: list[str], workdir: str, payload: str, environment: dict[str, str]) -> tuple[int, str]:
     """Fork and execute; the second value says why the command could not be started, or is empty."""
     libc = ctypes.CDLL(None, use_errno=True)
+    encoded = {to_bytes(key): to_bytes(value) for key, value in environment.items()}
     told, tell = os.pipe()  # closed by a successful exec
     keeper = os.getpid()
     pid = os.fork()
     if pid == 0:
+        place = f"payload '{payload}'"
         try:
             os.setpgid(0, 0)
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a killed keeper leaves nothing running unwatched
@@ -96,22 +122,18 @@ def start(command: list[str], workdir: str, payload: str, environment: dict[str,
             for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
                 signal.signal(ignored, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, (*STOP_SIGNALS, signal.SIGCHLD))
+            place = f"session.workdir '{workdir}'"
             os.chdir(workdir)
-            os.execvpe(command[0], command, environment)
+            place = f"session.command '{command[0]}'"
+            os.execvpe(command[0], command, encoded)
         except OSError as error:
-            os.write(tell, explain(error, command[0], workdir).encode("utf-8", "backslashreplace"))
+            cause = "not found" if error.errno == errno.ENOENT else error.strerror
+            os.write(tell, f"{place}: {cause}".encode("utf-8", "backslashreplace"))
         finally:
             os._exit(127)
     os.close(tell)
     with open(told, "rb") as pipe:
         return pid, pipe.read().decode()
-
-
-def explain(error: OSError, program: str, workdir: str) -> str:
-    if error.filename == workdir and not os.path.isdir(workdir):
-        return f"session.workdir '{workdir}': {error.strerror}"
-    cause = "not found" if error.errno == errno.ENOENT else error.strerror
-    return f"session.command '{program}': {cause}"
 
 
 def judge(status: int) -> dict[str, str]:
@@ -162,6 +184,11 @@ def variables(payload: dict[str, object]) -> dict[str, str]:
     return {**values, "THE_LOOP_DELIVERY_REDELIVERY": "true" if payload.get("redelivery") else "false"}
 
 
+def to_bytes(text: str) -> bytes:
+    """UTF-8 under every locale; what came in as odd bytes goes out as these."""
+    return text.encode("utf-8", "surrogateescape")
+
+
 def plain(text: str) -> str:
     return "".join(char if char.isprintable() else "?" for char in text)[:VALUE_LIMIT]
 
@@ -169,12 +196,21 @@ def plain(text: str) -> str:
 def hold(stem: str, lock_fd: str) -> None:
     """Have the lock until we end, and give it to no child. Raises BlockingIOError if another keeper has it."""
     close_all_but(lock_fd)
-    if lock_fd == "-":
-        descriptor = os.open(f"{stem}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    else:
-        descriptor = int(lock_fd)
-    os.set_inheritable(descriptor, False)
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if lock_fd != "-":
+        os.set_inheritable(int(lock_fd), False)
+        fcntl.flock(int(lock_fd), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return
+    descriptor = os.open(f"{stem}.lock", os.O_RDWR | os.O_NOFOLLOW)
+    until = time.monotonic() + LOCK_WITHIN_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.005)  # who asked the manager for us has it until the manager has answered
+        else:
+            return
 
 
 def close_all_but(lock_fd: str) -> None:
@@ -190,8 +226,12 @@ def close_all_but(lock_fd: str) -> None:
 def create(path: str, value: dict[str, object]) -> None:
     """Make a file that must not exist yet, durably."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    fill(descriptor, value)
-    sync_folder(path)
+    try:
+        fill(descriptor, value)
+        sync_folder(path)
+    except OSError:
+        os.unlink(path)  # nothing was begun
+        raise
 
 
 def write(path: str, value: dict[str, object]) -> None:
@@ -204,7 +244,7 @@ def write(path: str, value: dict[str, object]) -> None:
             sync_folder(path)
             return
         except OSError as error:
-            print(f"the-loop keeper: cannot write '{path}': {error.strerror}, trying again", file=sys.stderr)
+            say(f"cannot write '{path}': {error.strerror}, trying again")
             time.sleep(RETRY_S)
 
 
@@ -232,12 +272,23 @@ def identity() -> str:
 
 
 def name(number: int) -> str:
-    return signal.Signals(number).name
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def say(problem: str) -> None:
+    """To the log, if it takes it: it may be on the disk that is full."""
+    try:
+        print(f"the-loop keeper: {problem}", file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        pass
 
 
 if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
-    except OSError as error:
-        print(f"the-loop keeper: {error}", file=sys.stderr)
+    except (OSError, ValueError) as error:
+        say(str(error))
         sys.exit(1)

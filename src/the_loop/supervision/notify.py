@@ -67,7 +67,11 @@ def _watchdog_period_s(environ: MutableMapping[str, str]) -> float | None:
     """Half the manager's period in seconds; None where it is not meant for us, or no positive number."""
     pid = environ.get("WATCHDOG_PID", "")
     usec = environ.get("WATCHDOG_USEC", "")
-    if (pid and pid != str(os.getpid())) or not (usec.isascii() and usec.isdigit()) or int(usec) == 0:
+    if (
+        (pid and pid != str(os.getpid()))
+        or not (usec.isascii() and usec.isdigit() and len(usec) < 20)
+        or int(usec) == 0
+    ):
         return None
     return int(usec) / 2e6
 

@@ -1,0 +1,81 @@
+"""Transient units of the user's service manager: where a delivery's keeper runs when there is one.
+
+What runs in its own unit is not part of us: stopping, restarting or killing the poller does not touch it. The unit's
+name says root, delivery and offer, and only helps; that an offer is begun once is the start mark's doing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from the_loop.commands import Finished, manager_environment, run
+from the_loop.runners.base import Offer
+from the_loop.runners.keeper import GRACE_S, passed_on
+
+SLICE: Final = "theloop.slice"
+_CALL_LIMIT_S: Final = 30.0
+_NO_MANAGER: Final = (
+    "connect to bus",
+    "connect to system scope bus",
+    "No medium found",
+    "Host is down",
+    "No such file",
+)
+_NAME_TAKEN: Final = ("already loaded", "already exists", "UnitExists", "fragment file")
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """The manager's side of one state root. `environ` is the poller's own."""
+
+    root: Path
+    environ: Mapping[str, str]
+
+    def name(self, offer: Offer) -> str:
+        """`theloop-<root>-<delivery>-<offer>.service`; both hashes, as names from outside are no unit names."""
+        return f"theloop-{_short(str(self.root))}-{_short(offer.delivery_id)}-{offer.number}.service"
+
+    async def start(self, offer: Offer, argv: Sequence[str], *, limit_s: int, lock_fd: int) -> Finished:
+        """Ask for the unit. The helper that asks holds the delivery's lock until the manager has answered."""
+        environ = manager_environment(self.environ)
+        argv = start_argv(self.name(offer), offer.stem.name, argv, limit_s=limit_s, variables=passed_on(environ))
+        return await run(argv, environ, limit_s=_CALL_LIMIT_S, pass_fds=(lock_fd,))
+
+
+def start_argv(
+    unit: str, description: str, argv: Sequence[str], *, limit_s: int, variables: Mapping[str, str]
+) -> list[str]:
+    """The call that starts a transient service; values of variables are taken from the caller, not shown."""
+    properties = {
+        "Type": "exec",
+        "KillMode": "mixed",  # the keeper hears TERM first, what it leaves gets KILL
+        "TimeoutStopSec": f"{GRACE_S + 5:.0f}",
+        "StandardInput": "null",
+        "RuntimeMaxSec": f"{limit_s + 60}",  # the keeper has the limit; this is for a keeper that hangs
+    }
+    return [
+        *("systemd-run", "--user", "--quiet", "--collect", "--no-ask-password"),
+        *(f"--slice={SLICE}", f"--unit={unit}", f"--description=the-loop delivery {description}"),
+        *(part for name, value in properties.items() for part in ("-p", f"{name}={value}")),
+        *(f"--setenv={name}" for name in sorted(variables)),
+        "--",
+        *(part.replace("$", "$$") for part in argv),  # the manager would put a variable in its place
+    ]
+
+
+def is_no_manager(finished: Finished) -> bool:
+    """True if there is nobody to ask, or no program to ask with."""
+    return finished.code != 0 and any(sign in finished.err for sign in _NO_MANAGER)
+
+
+def is_name_taken(finished: Finished) -> bool:
+    """True if a unit of this name is there: somebody started this very offer."""
+    return finished.code != 0 and any(sign in finished.err for sign in _NAME_TAKEN)
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
