@@ -50,7 +50,7 @@ CATALOG: Final[Mapping[str, Form]] = {
     "dispatch.adopted": Form(NOTICE, "waiting for a delivery of an earlier run: {deliveryId}"),
     "dispatch.dropped": Form(INFO, "not delivered ({reason}): {deliveryId}"),
     "dispatch.paused": Form(ERROR, "all deliveries wait {seconds} s: {reason}"),
-    "dispatch.no_manager": Form(NOTICE, "deliveries run as plain processes from now on: {reason}"),
+    "dispatch.no_manager": Form(INFO, "deliveries run as plain processes from now on: {reason}"),
     "dispatch.uncertain": Form(WARNING, "nobody can tell whether {deliveryId} arrived: {reason}"),
     "control.applied": Form(NOTICE, "{reason} for {ref}, by {deliveryId}"),
     "control.ambiguous": Form(WARNING, "{deliveryId} says {reason}, so neither"),

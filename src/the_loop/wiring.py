@@ -27,7 +27,7 @@ from the_loop.model import LoopError, Note
 from the_loop.positions import read_position
 from the_loop.runners import printer
 from the_loop.runners.exec import Command, ExecRunner
-from the_loop.runners.units import Units
+from the_loop.runners.units import find_units
 from the_loop.sources.base import Source, SourceError
 from the_loop.sources.directory import DirectorySource
 from the_loop.state import StateRoot
@@ -86,7 +86,10 @@ def runner(config: Config, root: StateRoot, environ: Mapping[str, str], tell: Ca
         environment=environ,
         output=None if prints else root.logs / "output.log",
     )
-    return ExecRunner(command, None if prints else Units(root.path, environ), tell)
+    units = None if prints else find_units(root.path, environ)
+    if units is None and not prints:
+        tell(Note("dispatch.no_manager", {"reason": "this user has no service manager"}))
+    return ExecRunner(command, units, tell)
 
 
 def _source(section: SourceSection, config: Config, root: StateRoot, environ: Mapping[str, str]) -> Source:

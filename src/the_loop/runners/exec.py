@@ -45,9 +45,7 @@ class Command:
 class ExecRunner:
     """Runs `command` for every offer, in a unit of its own where there are `units`. Satisfies `runners.base.Runner`."""
 
-    def __init__(
-        self, command: Command, units: Units | None = None, tell: Callable[[Note], None] | None = None
-    ) -> None:
+    def __init__(self, command: Command, units: Units | None, tell: Callable[[Note], None]) -> None:
         self._command = command
         self._units = units
         self._tell = tell
@@ -78,8 +76,8 @@ class ExecRunner:
             return ""
         if not is_no_manager(finished):
             return finished.problem
-        self._units = None
-        if self._tell is not None:
+        if self._units is not None:
+            self._units = None
             self._tell(Note("dispatch.no_manager", {"reason": finished.problem}))
         return None
 

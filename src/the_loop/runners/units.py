@@ -46,6 +46,14 @@ class Units:
         return await run(argv, environ, limit_s=_CALL_LIMIT_S, pass_fds=(lock_fd,))
 
 
+def find_units(root: Path, environ: Mapping[str, str]) -> Units | None:
+    """The user's manager, if there is one to talk to."""
+    directory = manager_environment(environ).get("XDG_RUNTIME_DIR")
+    if directory and any(Path(directory, name).exists() for name in ("systemd/private", "bus")):
+        return Units(root, environ)
+    return None
+
+
 def start_argv(
     unit: str, description: str, argv: Sequence[str], *, limit_s: int, variables: Mapping[str, str]
 ) -> list[str]:
