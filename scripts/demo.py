@@ -7,8 +7,7 @@ SIGTERM or `the-loop poll stop`, and goes on from where it was when it is run ag
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
+import shlex
 import sys
 from pathlib import Path
 from typing import Final
@@ -28,51 +27,63 @@ routing: {{authorizedUsers: ["{user}"]}}
 session: {{runner: print}}
 """
 INTRODUCTION: Final = """\
-This starts `the-loop poll start` on its built-in defaults, with no configuration file of yours:
-every folder in {inbox} is a work item, every file in it something somebody wrote.
-Two sample items are there, one with a comment. Within a few seconds each is handed over, which here means
-printed: [spawn] is an item with its thread so far, [comment] what comes after that.
+This runs `the-loop poll start` on its built-in defaults; your own configuration file, if you have one, is left out.
+Each folder in {inbox} is a work item, each file in it a text that somebody wrote.
+An item and what is written on it later are handed over once each, which on the defaults means: printed below.
 {history}
-From another terminal, in this folder:
 
-  umask 022    # what others may write to is nobody's word
-  echo 'Mind the hinges.' > {inbox}/squeaky-door/02-hinges.md                           # a comment
-  mkdir {inbox}/mow && echo 'The grass is high.' > {inbox}/mow/item.md                  # an item
+From another terminal, in this folder (umask: what others may write to is nobody's word):
+
+  umask 022
+  echo 'Mind the hinges.' > {inbox}/squeaky-door/02-hinges.md
+  mkdir {inbox}/mow && echo 'The grass is high.' > {inbox}/mow/item.md
   {program} poll status --state-root {root}
   {program} events --state-root {root}
-  {program} poll stop --state-root {root}                                    # or Ctrl-C here
+
+Stop it with Ctrl-C here, or there with
+
+  {program} poll stop --state-root {root}
 """
+FIRST_RUN: Final = "Two sample items are there, one of them with a comment: they come within a few seconds."
+LATER_RUN: Final = "It ran before and goes on from there: nothing is delivered twice, and what is new comes now."
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
     root = Path(arguments[0] if arguments else DEFAULT_ROOT).resolve()
-    is_new = not (root / "portable").exists()
-    if is_new:
-        lay_out(root)
-    history = "" if is_new else "It was run before and goes on from there: nothing is delivered twice.\n"
+    try:
+        is_first = not (root / "portable").exists()
+        if is_first:
+            lay_out(root)
+    except OSError as error:
+        sys.exit(f"cannot use '{root}': {error.strerror} (name another folder: scripts/demo.py FOLDER)")
     print(
-        INTRODUCTION.format(inbox=shown(root / "inbox"), root=shown(root), program=shown(PROGRAM), history=history),
+        INTRODUCTION.format(
+            inbox=shown(root / "inbox"),
+            root=shown(root),
+            program=shown(PROGRAM),
+            history=FIRST_RUN if is_first else LATER_RUN,
+        ),
         flush=True,
     )
-    code = run([str(PROGRAM), *config_arguments(root), "--state-root", str(root), "poll", "start"], environment(root))
-    if code == 0:
-        print("Stopped. Run it again: it goes on from here, and delivers nothing twice.")
-    return code
+    # In our place, not below us: signals, terminal and exit status are then the poller's own.
+    command = [str(PROGRAM), *config_arguments(root), "--state-root", str(root), "poll", "start"]
+    os.execve(command[0], command, environment(root))
 
 
 def lay_out(root: Path) -> None:
     """Make the state root with the sample items in it, writable by their owner alone: only then is he their author."""
-    os.umask(0o022)
+    before = os.umask(0o022)
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, text in SAMPLES.items():
         path = root / "inbox" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+    os.umask(before)
 
 
 def environment(root: Path) -> dict[str, str]:
     """Ours, but led past every configuration file of the user's own: the folder it names has none."""
-    ours = {name: value for name, value in os.environ.items() if name not in ("THE_LOOP_CONFIG", "THE_LOOP_STATE_ROOT")}
+    ours = {name: value for name, value in os.environ.items() if name != "THE_LOOP_CONFIG"}
     return {**ours, "XDG_CONFIG_HOME": str(root / "no-configuration")}
 
 
@@ -81,28 +92,15 @@ def config_arguments(root: Path) -> list[str]:
         return []
     equal = root / "demo.yaml"
     equal.write_text(EQUAL_CONFIG.format(user=root.owner()), encoding="utf-8")
-    print(f"('{SYSTEM_CONFIG}' is there, so an equal file is used instead of the built-in default)\n", flush=True)
+    print(f"('{SYSTEM_CONFIG}' is there, so an equal file takes the place of the built-in default.)\n", flush=True)
     return ["--config", str(equal)]
-
-
-def run(command: list[str], environ: dict[str, str]) -> int:
-    """Run the poller with our terminal, pass a stop on to it, and return its exit status once it has ended."""
-    stops = (signal.SIGINT, signal.SIGTERM)
-    signal.pthread_sigmask(signal.SIG_BLOCK, stops)  # until there is somebody to pass them on to
-    child = subprocess.Popen(
-        command, env=environ, preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, stops) and None
-    )
-    for number in stops:
-        signal.signal(number, lambda *_: child.send_signal(signal.SIGTERM))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, stops)
-    return child.wait()
 
 
 def shown(path: Path) -> str:
     """`path` as it is typed here."""
     here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

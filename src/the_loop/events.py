@@ -133,9 +133,8 @@ class JsonLog:
         try:
             os.fchmod(descriptor, 0o600)
             size = os.fstat(descriptor).st_size
-            is_cut = (
-                size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-            )  # a full disk, a kill: costs that line only
+            # a full disk or a kill may have cut the last line: that costs that line only
+            is_cut = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
             os.write(descriptor, b"\n" * is_cut + json.dumps(event).encode("ascii") + b"\n")
         finally:
             os.close(descriptor)

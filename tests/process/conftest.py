@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+
 from support.poller import Box
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ and the ids of the thread that came with it, as JSON. One write for each line, s
 `behave.json` is a list of `[pattern, behaviour]`; the first pattern that matches the delivery id counts:
 `gate` (path; wait until it exists), `sleep` (seconds), `hang` (for ever), `ignore_term`, `fork` (leave a child behind
 for so many seconds), `env` (write the environment to `env.<pid>.json`), `die` (kill itself by that signal), `fail`
-(exit 1 for the first so many calls of this id), `code` (exit status).
+(exit 1 up to this attempt), `code` (exit status).
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def main(folder: Path) -> int:
     behaviour = _behaviour(folder, delivery_id)
     _act(folder, behaviour)
     _append(folder / "runs.log", f"end\t{time.monotonic():.6f}\t{os.getpid()}\t{delivery_id}")
-    if _calls(folder, delivery_id) <= behaviour.get("fail", 0):
+    if payload["attempt"] <= behaviour.get("fail", 0):
         return 1
     return int(behaviour.get("code", 0))
 
@@ -184,11 +184,6 @@ def _behaviour(folder: Path, delivery_id: str) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     return next((what for pattern, what in rules if fnmatch.fnmatchcase(delivery_id, pattern)), {})
-
-
-def _calls(folder: Path, delivery_id: str) -> int:
-    lines = (folder / "got.log").read_text("utf-8").split("\n")[:-1]
-    return sum(line.split("\t")[0] == delivery_id for line in lines)
 
 
 def _append(path: Path, line: str) -> None:

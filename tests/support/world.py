@@ -22,6 +22,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ParamSpec
 from unittest import mock
 
+from support.http_transport import FakeTransport
 from the_loop import cycle as cycle_module
 from the_loop import poller as poller_module
 from the_loop import state, wiring
@@ -39,8 +40,6 @@ from the_loop.sources.github.client import Client
 from the_loop.sources.github.repositories import Repositories
 from the_loop.sources.github.source import GithubSource
 from the_loop.state import StateRoot
-
-from support.http_transport import FakeTransport
 
 if TYPE_CHECKING:
     import httpx2
@@ -282,7 +281,13 @@ class World:
             now=self.clock,
             transport=self._transport or FusedTransport(self.github, self.fuse),
         )
-        source = GithubSource(section, self.client, Repositories(self.root.repositories), linger_s=options.linger_s)
+        source = GithubSource(
+            section,
+            self.client,
+            Repositories(self.root.repositories),
+            linger_s=options.linger_s,
+            interval_s=options.interval_s,
+        )
         self.watched = Watched(source, _rules(options), read_position(self.root, source.name))
         self.outbox = Outbox(
             self.root,

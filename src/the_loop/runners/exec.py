@@ -45,7 +45,9 @@ class Command:
 class ExecRunner:
     """Runs `command` for every offer, in a unit of its own where there are `units`. Satisfies `runners.base.Runner`."""
 
-    def __init__(self, command: Command, units: Units | None, tell: Callable[[Note], None]) -> None:
+    def __init__(
+        self, command: Command, units: Units | None = None, tell: Callable[[Note], object] = lambda _: None
+    ) -> None:
         self._command = command
         self._units = units
         self._tell = tell
