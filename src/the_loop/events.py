@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import sys
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,6 +22,14 @@ from the_loop.model import Note, delivery_id, timestamp
 FIELD_LIMIT: Final = 2000  # characters
 LOG_LIMIT: Final = 10 << 20  # bytes; one older file is kept
 INFO, WARNING, ERROR, NOTICE = "info", "warning", "error", "notice"
+
+
+_MESSAGE_IDS: Final = uuid.UUID("5d0c9d3e-6f0f-4c3c-9d55-2b1f3a8f7c41")  # the namespace that all ids are made in
+
+
+def message_id(name: str) -> str:
+    """The journal's fixed id of an event, 32 hexadecimal digits; the message catalog has a text under each."""
+    return uuid.uuid5(_MESSAGE_IDS, name).hex
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +79,12 @@ class Sink(Protocol):
     def write(self, event: Mapping[str, Any]) -> None:
         """Record one event. Raises OSError."""
 
+    def drop_log(self) -> None:
+        """Write no file any more."""
+
+    def check(self) -> None:
+        """Called now and then."""
+
 
 class Trail:
     """Tells events to a sink; what cannot be written is said on stderr once, and costs nothing else."""
@@ -80,8 +95,12 @@ class Trail:
         self._is_broken = False
 
     def detach(self) -> None:
-        """Keep nothing any more, only say it: the place where it was kept is somebody else's now."""
-        self._sink = self._sink.without_log() if isinstance(self._sink, Teller) else _Nowhere()
+        """Write no file any more, only say it: the place where it was kept is somebody else's now."""
+        self._sink.drop_log()
+
+    def check(self) -> None:
+        """Give the sink a chance to find out where its events can be read."""
+        self._sink.check()
 
     def tell(self, note: Note) -> None:
         event = compose(note, self._now())
@@ -125,9 +144,17 @@ class JsonLog:
     """`logs/events.jsonl`: one object a line, in ASCII; rotated to `.1` above LOG_LIMIT."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path: Path | None = path
+
+    def drop_log(self) -> None:
+        self._path = None
+
+    def check(self) -> None:
+        """What is in a file can be read."""
 
     def write(self, event: Mapping[str, Any]) -> None:
+        if self._path is None:
+            return
         rotate(self._path)
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
@@ -140,11 +167,6 @@ class JsonLog:
             os.close(descriptor)
 
 
-class _Nowhere:
-    def write(self, event: Mapping[str, Any]) -> None:
-        """Keeps nothing."""
-
-
 class Teller:
     """Messages for people on a stream, one line an event, beside the sink that keeps them."""
 
@@ -153,8 +175,11 @@ class Teller:
         self._stream = stream
         self._verbose = verbose
 
-    def without_log(self) -> Teller:
-        return Teller(_Nowhere(), self._stream, verbose=self._verbose)
+    def drop_log(self) -> None:
+        self._sink.drop_log()
+
+    def check(self) -> None:
+        self._sink.check()
 
     def write(self, event: Mapping[str, Any]) -> None:
         if self._verbose or event["level"] != INFO:

@@ -328,6 +328,7 @@ class Poller:
         watchdog_s = self._setup.notifier.watchdog_s
         while True:
             self._is_in_charge()
+            self._setup.trail.check()
             if watchdog_s is not None and not self._is_overdue():
                 self._setup.notifier.watchdog()
             await asyncio.sleep(min(_TICK_S, watchdog_s or _TICK_S))

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from the_loop.config import Config, Loaded
-from the_loop.events import JsonLog, Teller, Trail, say
+from the_loop.events import JsonLog, Sink, Teller, Trail, say
 from the_loop.lock import LockHeld
 from the_loop.model import Note
 from the_loop.poller import Poller, Setup
 from the_loop.state import StateRoot
+from the_loop.supervision.journal import JournalSink, is_connected
 from the_loop.supervision.notify import Notifier
 
 
@@ -25,7 +26,7 @@ def run(root: StateRoot, loaded: Loaded, reload: Callable[[], Config], *, once: 
     """Run a poller until it is told to stop; its exit code. Raises LoopError for what a person can act on."""
     original = dict(os.environ)
     log = root.logs / "events.jsonl"
-    trail = Trail(Teller(JsonLog(log), sys.stderr, verbose=verbose), time.time)
+    trail = Trail(_sink(root, JsonLog(log), verbose=verbose), time.time)
     notifier = Notifier(os.environ, lambda problem: say(f"the-loop: {problem}"))
     setup = Setup(
         root=root,
@@ -40,7 +41,7 @@ def run(root: StateRoot, loaded: Loaded, reload: Callable[[], Config], *, once: 
     try:
         code, wants_restart = _run_to_the_end(_live(setup))
     except LockHeld as held:
-        _blocked(log, held)
+        _blocked(root, log, held)
         raise
     if wants_restart:
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], original)
@@ -70,7 +71,17 @@ async def _live(setup: Setup) -> tuple[int, bool]:
     return code, poller.wants_restart
 
 
-def _blocked(log: Path, held: LockHeld) -> None:
+def _sink(root: StateRoot, log: JsonLog, *, verbose: bool) -> Sink:
+    """Where the trail goes: to the journal where our messages go there, else to the log and to people."""
+    if is_connected(os.environ):
+        return JournalSink(root.path, log)
+    return Teller(log, sys.stderr, verbose=verbose)
+
+
+def _blocked(root: StateRoot, log: Path, held: LockHeld) -> None:
     """Tell it where the holder's trail is, and create nothing in its root."""
-    if log.exists():
-        Trail(JsonLog(log), time.time).tell(Note("poller.blocked", {"reason": held.problem}))
+    note = Note("poller.blocked", {"reason": held.problem})
+    if is_connected(os.environ):
+        Trail(JournalSink(root.path, None), time.time).tell(note)
+    elif log.exists():
+        Trail(JsonLog(log), time.time).tell(note)

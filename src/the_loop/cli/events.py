@@ -1,11 +1,12 @@
-"""`the-loop events`: the decision trail."""
+"""`the-loop events`: the decision trail, from the journal and from the log where that is kept."""
 
 from __future__ import annotations
 
+import heapq
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -15,10 +16,13 @@ import click
 from the_loop.cli.common import Options, with_options
 from the_loop.events import matches, parse_line, read_log
 from the_loop.model import LoopError
+from the_loop.supervision.journal import new_events, open_reader, read_journal
 
 _LOOK_AGAIN_S: Final = 0.25
 _AGO: Final = re.compile(r"^-?(\d+) ?(s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)( ago)?$")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+Event = dict[str, Any]
 
 
 @click.command("events")
@@ -29,15 +33,16 @@ _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 @with_options
 def command(options: Options, *, source: str | None, since: str | None, follow: bool, as_json: bool) -> None:
     """Show what was decided, oldest first."""
-    path = options.root().logs / "events.jsonl"
+    root = options.root()
+    log = root.logs / "events.jsonl"
     after = None if since is None else parse_moment(since, datetime.now(UTC))
     try:
-        for event in _follow(path) if follow else _all(path):
+        for event in _follow(root.path, log, after) if follow else _all(root.path, log, after):
             if matches(event, source, after):
                 print(json.dumps(event) if as_json else _in_words(event), flush=follow)
     except OSError as error:
         raise LoopError(
-            f"cannot read the event log '{path}': {error.strerror}", "is this the right --state-root?"
+            f"cannot read the events of '{root.path}': {error.strerror}", "is this the right --state-root?"
         ) from error
 
 
@@ -53,39 +58,63 @@ def parse_moment(text: str, now: datetime) -> datetime:
         ) from None
 
 
-def _all(path: Path) -> Iterator[dict[str, Any]]:
-    path.stat()  # a log that is not there was not read: that is no empty answer
-    return read_log(path)
+def _all(root: Path, log: Path, since: datetime | None) -> Iterator[Event]:
+    """Both places in one order. No log and an empty journal were not read: that is no empty answer."""
+    journal = list(read_journal(root, since))
+    if not journal and not any(read_journal(root, None)):
+        log.stat()
+    return _once_each(heapq.merge(journal, read_log(log), key=lambda event: event["time"]))
 
 
-def _follow(path: Path) -> Iterator[dict[str, Any]]:
-    """Everything, then what is appended; goes on with the new file when the log is rotated."""
-    yield from read_log(path)
-    while not path.exists():
-        time.sleep(_LOOK_AGAIN_S)
-    while True:
-        with path.open("rb") as file:
-            inode = path.stat().st_ino
-            yield from _tail(path, file, inode)
+def _once_each(events: Iterable[Event]) -> Iterator[Event]:
+    """Without the second copy of what was kept in both places."""
+    moment, here = "", set()
+    for event in events:
+        if event["time"] != moment:
+            moment, here = event["time"], set()
+        text = json.dumps(event, sort_keys=True)
+        if text not in here:
+            here.add(text)
+            yield event
 
 
-def _tail(path: Path, file: Any, inode: int) -> Iterator[dict[str, Any]]:
-    file.seek(0, 2)
-    rest = b""
-    while True:
-        rest += file.read()
-        *lines, rest = rest.split(b"\n")
-        for line in lines:
-            if (event := parse_line(line)) is not None:
-                yield event
-        if not lines:
-            try:
-                if path.stat().st_ino != inode:
-                    return
-            except FileNotFoundError:
-                return
+def _follow(root: Path, log: Path, since: datetime | None) -> Iterator[Event]:
+    """Everything, then what comes; goes on with the new file when the log is rotated."""
+    with open_reader(root) as reader:
+        tail = _Tail(log)
+        yield from _once_each(heapq.merge(list(new_events(reader)), read_log(log), key=lambda event: event["time"]))
+        while True:
+            yield from _once_each(sorted([*new_events(reader), *tail.lines()], key=lambda event: event["time"]))
             time.sleep(_LOOK_AGAIN_S)
 
 
-def _in_words(event: dict[str, Any]) -> str:
+class _Tail:
+    """What is appended to a file from now on, also when another takes its place."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._place = self._size()
+        self._rest = b""
+
+    def lines(self) -> Iterator[Event]:
+        inode, size = self._size()
+        if inode != self._place[0] or size < self._place[1]:
+            self._place, self._rest = (inode, 0), b""
+        if size == self._place[1]:
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._place[1])
+            *lines, self._rest = (self._rest + file.read()).split(b"\n")
+            self._place = (inode, file.tell())
+        yield from (event for line in lines if (event := parse_line(line)) is not None)
+
+    def _size(self) -> tuple[int, int]:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return (0, 0)
+        return (found.st_ino, found.st_size)
+
+
+def _in_words(event: Event) -> str:
     return f"{event['time']} {event['level']:7} {event['event']}: {event.get('message', '')}"

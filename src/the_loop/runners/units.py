@@ -41,9 +41,9 @@ class Units:
 
     async def start(self, offer: Offer, argv: Sequence[str], *, limit_s: int, lock_fd: int) -> Finished:
         """Ask for the unit. The helper that asks holds the delivery's lock until the manager has answered."""
-        environ = manager_environment(self.environ)
-        argv = start_argv(self.name(offer), offer.stem.name, argv, limit_s=limit_s, variables=passed_on(environ))
-        return await run(argv, environ, limit_s=_CALL_LIMIT_S, pass_fds=(lock_fd,))
+        variables = passed_on(self.environ)
+        argv = start_argv(self.name(offer), offer.stem.name, argv, limit_s=limit_s, variables=variables)
+        return await run(argv, manager_environment(self.environ), limit_s=_CALL_LIMIT_S, pass_fds=(lock_fd,))
 
 
 def find_units(root: Path, environ: Mapping[str, str]) -> Units | None:
@@ -57,7 +57,7 @@ def find_units(root: Path, environ: Mapping[str, str]) -> Units | None:
 def start_argv(
     unit: str, description: str, argv: Sequence[str], *, limit_s: int, variables: Mapping[str, str]
 ) -> list[str]:
-    """The call that starts a transient service; values of variables are taken from the caller, not shown."""
+    """The call that starts a transient service with these variables and no others of ours."""
     properties = {
         "Type": "exec",
         "KillMode": "mixed",  # the keeper hears TERM first, what it leaves gets KILL
@@ -69,7 +69,7 @@ def start_argv(
         *("systemd-run", "--user", "--quiet", "--collect", "--no-ask-password"),
         *(f"--slice={SLICE}", f"--unit={unit}", f"--description=the-loop delivery {description}"),
         *(part for name, value in properties.items() for part in ("-p", f"{name}={value}")),
-        *(f"--setenv={name}" for name in sorted(variables)),
+        *(f"--setenv={name}={value}" for name, value in sorted(variables.items())),
         "--",
         *(part.replace("$", "$$") for part in argv),  # the manager would put a variable in its place
     ]

@@ -1,0 +1,110 @@
+"""The journal as the place of the decision trail: one entry an event, with fields to match on.
+
+Fields: `MESSAGE_ID`, `PRIORITY`, `THE_LOOP_EVENT`, `THE_LOOP_STATE_ROOT`, and every field of the event in capitals
+(`deliveryId` is `THE_LOOP_DELIVERY_ID`; true and false are 1 and 0). `THE_LOOP_JSON` has the event whole, which is
+what `the-loop events` reads back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from systemd import journal
+
+from the_loop.events import JsonLog, message_id
+
+IDENTIFIER: Final = "the-loop"
+_PRIORITIES: Final = {"error": 3, "warning": 4, "notice": 5, "info": 6}
+_HUMP: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_ENOUGH_TRIES: Final = 5
+
+
+def is_connected(environ: Mapping[str, str]) -> bool:
+    """True if our standard error goes to the journal (`$JOURNAL_STREAM` names its device and inode)."""
+    device, _, inode = environ.get("JOURNAL_STREAM", "").partition(":")
+    try:
+        found = os.fstat(2)
+    except OSError:
+        return False
+    return device.isdigit() and inode.isdigit() and (int(device), int(inode)) == (found.st_dev, found.st_ino)
+
+
+class JournalSink:
+    """Sends events to the journal; and to the log as well, until one was read back from the journal.
+
+    The user of a system service may not be able to read what it wrote; then the log stays.
+    """
+
+    def __init__(self, root: Path, log: JsonLog | None) -> None:
+        self._root = root
+        self._log = log
+        self._tries = 0
+
+    def write(self, event: Mapping[str, Any]) -> None:
+        journal.send(event["message"], **entry_fields(event, self._root))
+        if self._log is not None:
+            self._log.write(event)
+
+    def drop_log(self) -> None:
+        self._log = None
+
+    def check(self) -> None:
+        """Look whether our entries can be read back; after a few times in vain it is taken that they cannot."""
+        if self._log is None or self._tries >= _ENOUGH_TRIES:
+            return
+        self._tries += 1
+        with journal.Reader() as reader:
+            reader.add_match(_PID=str(os.getpid()))
+            reader.add_match(THE_LOOP_STATE_ROOT=str(self._root))
+            if reader.get_next():
+                self._log = None
+
+
+def entry_fields(event: Mapping[str, Any], root: Path) -> dict[str, Any]:
+    """The journal's fields for an event; its values were made safe when it was composed."""
+    fields: dict[str, Any] = {
+        "MESSAGE_ID": message_id(event["event"]),
+        "PRIORITY": _PRIORITIES[event["level"]],
+        "SYSLOG_IDENTIFIER": IDENTIFIER,
+        "THE_LOOP_STATE_ROOT": str(root),
+        "THE_LOOP_JSON": json.dumps(event),
+    }
+    for name, value in event.items():
+        if name not in ("time", "level", "message") and isinstance(value, str | int | float):
+            field = f"THE_LOOP_{_HUMP.sub('_', name).upper()}"
+            fields[field] = str(int(value)) if isinstance(value, bool) else str(value)
+    return fields
+
+
+def read_journal(root: Path, since: datetime | None) -> Iterator[dict[str, Any]]:
+    """The events of this root that the journal shows us, oldest first. Raises OSError."""
+    with open_reader(root) as reader:
+        if since is not None:
+            reader.seek_realtime(since)
+        yield from new_events(reader)
+
+
+def open_reader(root: Path) -> Any:
+    """A reader of this root's events. Raises OSError where there is no journal to read."""
+    reader = journal.Reader()
+    reader.add_match(SYSLOG_IDENTIFIER=IDENTIFIER)
+    reader.add_match(THE_LOOP_STATE_ROOT=str(root))
+    return reader
+
+
+def new_events(reader: Any) -> Iterator[dict[str, Any]]:
+    """What came since the last call, or since the reader's start."""
+    reader.process()
+    for entry in reader:
+        try:
+            event = json.loads(entry["THE_LOOP_JSON"])
+        except (KeyError, ValueError, TypeError):
+            continue
+        if isinstance(event, dict) and "time" in event and "event" in event:
+            yield event
