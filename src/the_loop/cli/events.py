@@ -37,13 +37,12 @@ def command(options: Options, *, source: str | None, since: str | None, follow: 
     log = root.logs / "events.jsonl"
     after = None if since is None else parse_moment(since, datetime.now(UTC))
     try:
-        for event in _follow(root.path, log, after) if follow else _all(root.path, log, after):
+        for event in _follow(root.path, log) if follow else _all(root.path, log, after):
             if matches(event, source, after):
                 print(json.dumps(event) if as_json else _in_words(event), flush=follow)
     except OSError as error:
-        raise LoopError(
-            f"cannot read the events of '{root.path}': {error.strerror}", "is this the right --state-root?"
-        ) from error
+        problem = f"cannot read the events of '{root.path}': {error.strerror}"
+        raise LoopError(problem, "is this the right --state-root?") from error
 
 
 def parse_moment(text: str, now: datetime) -> datetime:
@@ -53,9 +52,8 @@ def parse_moment(text: str, now: datetime) -> datetime:
     try:
         return datetime.fromisoformat(text).astimezone(UTC)
     except ValueError:
-        raise click.BadParameter(
-            f"'{text}' is no moment; write 2026-01-31T12:00, or '2h ago'", param_hint="--since"
-        ) from None
+        problem = f"'{text}' is no moment; write 2026-01-31T12:00, or '2h ago'"
+        raise click.BadParameter(problem, param_hint="--since") from None
 
 
 def _all(root: Path, log: Path, since: datetime | None) -> Iterator[Event]:
@@ -68,7 +66,8 @@ def _all(root: Path, log: Path, since: datetime | None) -> Iterator[Event]:
 
 def _once_each(events: Iterable[Event]) -> Iterator[Event]:
     """Without the second copy of what was kept in both places."""
-    moment, here = "", set()
+    moment = ""
+    here: set[str] = set()
     for event in events:
         if event["time"] != moment:
             moment, here = event["time"], set()
@@ -78,7 +77,7 @@ def _once_each(events: Iterable[Event]) -> Iterator[Event]:
             yield event
 
 
-def _follow(root: Path, log: Path, since: datetime | None) -> Iterator[Event]:
+def _follow(root: Path, log: Path) -> Iterator[Event]:
     """Everything, then what comes; goes on with the new file when the log is rotated."""
     with open_reader(root) as reader:
         tail = _Tail(log)
