@@ -49,7 +49,8 @@ class View:
 
     @property
     def entries(self) -> Sequence[Entry]:
-        return self.rows if self.thread is None else self.thread
+        """Each entry once: of the thread, and rows it does not show yet (replicas of a source differ in age)."""
+        return tuple({entry.key: entry for entry in (*self.rows, *(self.thread or ()))}.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +79,11 @@ def wants_thread(ledger: Ledger | None, view: View, rules: Rules, *, owed: bool)
     """True if the item's whole thread has to be read before `decide` can do its work."""
     if ledger is None:
         return view.presence is Presence.LISTED
-    if view.presence is Presence.GONE:
-        return ledger.poll.phase is Phase.LIVE
+    missed = owed or ledger.poll.away or ledger.poll.behind
+    if view.presence in (Presence.LEFT, Presence.GONE):
+        return ledger.poll.phase is Phase.LIVE and (missed or view.presence is Presence.GONE)
     if view.presence is not Presence.LISTED or ledger.poll.phase is Phase.ENDING:
         return False
-    missed = owed or ledger.poll.away or ledger.poll.behind
     match ledger.poll.phase:
         case Phase.STARTING:
             return not _may_have_begun(ledger, view) and (missed or _spawn_wants_thread(ledger, view, rules))
@@ -141,14 +142,14 @@ def _consider_start(ledger: Ledger | None, view: View, item: WorkItem, rules: Ru
     stopped = base.poll.phase is Phase.ENDED and base.poll.reason == STOPPED
     wants = not stopped and (reopened or _starts_by_itself(item, rules))
     state, obeyed, notes = _apply_words(
-        base, item, view.thread, rules, _Will(wants=wants, stopped=stopped, paused=base.poll.paused)
+        base, item, view.entries, rules, _Will(wants=wants, stopped=stopped, paused=base.poll.paused)
     )
     if state.wants:
         fresh = new_ledger(item, Phase.STARTING, g=1) if ledger is None else restarted(ledger, item)
         fresh = change(
             _obey(fresh, obeyed), phase=Phase.STARTING, reason="", paused=state.paused, away=False, behind=False
         )
-        decision = _build_spawn(fresh, item, view.thread, rules)
+        decision = _build_spawn(fresh, item, view.entries, rules)
         return replace(decision, notes=(*notes, *decision.notes))
     phase = Phase.ENDED if state.stopped else Phase.WAITING
     reason = STOPPED if state.stopped else ""
@@ -217,12 +218,13 @@ def _spawn_wants_thread(ledger: Ledger, view: View, rules: Rules) -> bool:
         return True
     if spawn.state in (Standing.REFUSED, Standing.LATER) and view.due:
         return True
-    return any(rules.may_speak(entry.author) for entry in _fresh(ledger, view.rows))
+    return any(read(entry, rules).dropped is None for entry in _fresh(ledger, view.rows))
 
 
 def _starting(ledger: Ledger, view: View, item: WorkItem, rules: Rules) -> Decision:
     begun = _may_have_begun(ledger, view)
     poll = ledger.poll
+    is_news = any(read(entry, rules).dropped is None for entry in _fresh(ledger, view.entries))
     will, obeyed, notes = _apply_words(ledger, item, view.entries, rules, _Will.of_running(poll.paused))
     ledger = change(_obey(ledger, obeyed), paused=will.paused)
     if will.stopped:
@@ -235,13 +237,13 @@ def _starting(ledger: Ledger, view: View, item: WorkItem, rules: Rules) -> Decis
     if spawn is not None and spawn.state in (Standing.REFUSED, Standing.LATER) and not view.due:
         return Decision(ledger, notes=notes)  # its next try is built from the thread as it will be then
     if spawn is not None and spawn.state is Standing.GAVE_UP:
-        if not any(rules.may_speak(entry.author) for entry in _fresh(ledger, view.thread)):
+        if not is_news:
             return Decision(ledger, notes=notes)
         ledger = rearm(ledger, ledger.spawn_key)
         notes = (*notes, _note("poll.rearmed", ledger, ledger.spawn_key, reason="new activity"))
     if spawn is not None and spawn.author is not None and not rules.may_speak(spawn.author):
         return Decision(change(withdraw(ledger, ledger.spawn_key), phase=Phase.WAITING), notes=notes)
-    decision = _build_spawn(ledger, item, view.thread, rules)
+    decision = _build_spawn(ledger, item, view.entries, rules)
     return replace(decision, notes=(*notes, *decision.notes))
 
 
@@ -308,7 +310,7 @@ def _decide_absent(ledger: Ledger | None, view: View, rules: Rules) -> Decision:
         return Decision(None)
     poll = ledger.poll
     if view.presence is Presence.AWAY:
-        pausable = poll.phase in (Phase.STARTING, Phase.LIVE) and not poll.away
+        pausable = poll.phase.is_open and not poll.away
         return Decision(change(ledger, away=True) if pausable else None)
     if poll.phase is Phase.WAITING:
         return Decision(end(ledger, view.reason))
@@ -322,7 +324,8 @@ def _decide_absent(ledger: Ledger | None, view: View, rules: Rules) -> Decision:
 
 def _last_words(ledger: Ledger, view: View, rules: Rules) -> Decision:
     """An item that left is still listened to for a while; then its close comes, behind everything accepted."""
-    present = change(ledger, away=False, behind=ledger.poll.behind and view.thread is None)
+    missed = ledger.poll.behind or ledger.poll.away
+    present = change(ledger, away=False, behind=missed and view.thread is None)
     decision = _live(present, view, rules)
     heard = decision.ledger or ledger
     if view.presence is Presence.GONE and heard.poll.phase is Phase.LIVE:

@@ -181,6 +181,8 @@ def is_spawn(key: str) -> bool:
 
 
 def new_ledger(item: WorkItem, phase: Phase, g: int = 0) -> Ledger:
+    if phase not in PHASES[None]:
+        raise ValueError(f"{item.ref}: no ledger begins {phase}")
     return Ledger(ref=item.ref, id=item.id, url=item.url, title=item.title, g=g, poll=Poll(phase=phase))
 
 

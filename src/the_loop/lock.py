@@ -268,13 +268,19 @@ def _sight_of_holder(directory_fd: int, claim: Path, claim_fd: int | None, text:
     return Sight(Probe.HELD, holder, note, cause=f"pid {holder.pid} locks the directory but not '{claim}'")
 
 
-def _flock(descriptor: int, operation: int, path: Path) -> bool:
-    """Take the lock without waiting; False when it is held. Bounded even where the call itself hangs."""
+def _flock(descriptor: int, operation: int, path: Path, *, gives_back: bool = False) -> bool:
+    """Take the lock without waiting; False when it is held. Bounded even where the call itself hangs.
+
+    With `gives_back` it is let go at once, by the thread that took it: a switch in between would keep it for
+    milliseconds, and four looks in a loop would keep a start out.
+    """
     result: list[bool | OSError] = []
 
     def call() -> None:
         try:
             fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+            if gives_back:
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
             result.append(True)
         except BlockingIOError:
             result.append(False)
@@ -293,10 +299,7 @@ def _flock(descriptor: int, operation: int, path: Path) -> bool:
 
 def _is_exclusively_locked(descriptor: int, path: Path) -> bool:
     """True if another open file has LOCK_EX on it. Takes LOCK_SH for a moment."""
-    if not _flock(descriptor, fcntl.LOCK_SH, path):
-        return True
-    fcntl.flock(descriptor, fcntl.LOCK_UN)
-    return False
+    return not _flock(descriptor, fcntl.LOCK_SH, path, gives_back=True)
 
 
 _PROC_LOCK: Final = re.compile(r"^\d+: FLOCK +\w+ +WRITE +(-?\d+) ([0-9a-f]+):([0-9a-f]+):(\d+) ", re.MULTILINE)

@@ -32,7 +32,7 @@ from the_loop.ledger import (
 from the_loop.model import Event, Kind, Note, Outcome, Verdict, delivery_id
 from the_loop.runners.base import Offer, Runner, Trace
 from the_loop.state import StateRoot, read_json_object, to_json_line, write_durably
-from the_loop.verdicts import Policy, conclude, is_due
+from the_loop.verdicts import Policy, conclude, is_due, without_a_session_to_close
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Outbox:
         if entry.kind is Kind.CLOSE and self._payload(ledger.ref, key) is None:
             self._write_payload(closing_event(ledger))
         if not self._refresh_payload(ledger.ref, key, entry):
-            self._archive.save(_lost(ledger, key))
+            self._archive.save(self._lost(ledger, key))
             return None
         remove_old_marks(self._stem(ledger.ref, key), entry.offer)
         if self._offers_once:
@@ -227,12 +227,13 @@ class Outbox:
     def _recover_unbegun(self, ledger: Ledger, key: str, entry: Pending) -> None:
         after = ledger
         if self._payload(ledger.ref, key) is None:
-            after = _lost(ledger, key)
+            after = self._lost(ledger, key)
         elif entry.state is Standing.GAVE_UP:
             if self.policy.version not in versions_that_gave_up(ledger, key):
                 after = rearm(ledger, key)
         elif entry.state is Standing.QUEUED or entry.state is Standing.RUNNING:
             after = move(ledger, key, Standing.RELEASED)
+        after = without_a_session_to_close(after)
         if after != ledger:
             self._archive.save(after)
         if entry.state is Standing.GAVE_UP and after != ledger:
@@ -251,6 +252,20 @@ class Outbox:
                 continue
             if self.runner.look(Offer(stem.name, stem, 0, 0)).trace is not Trace.RUNNING:
                 remove_all(stem)
+
+    def _lost(self, ledger: Ledger, key: str) -> Ledger:
+        """Its payload is gone (the ledger came from another machine): read it again from the thread.
+
+        Of an item that is ending there is no thread to read any more; what was to be said before the end is dropped.
+        """
+        entry = ledger.poll.pending[key]
+        if entry.kind is Kind.CLOSE:
+            return ledger
+        if ledger.poll.phase is Phase.ENDING and not is_spawn(key):
+            self._tell(Note("dispatch.dropped", {"ref": ledger.ref, "key": key, "reason": "payload lost"}))
+            return settle(ledger, key)
+        ledger = move(ledger, key, Standing.LOST, redelivery=entry.redelivery or entry.state.may_have_begun)
+        return change(ledger, behind=True)
 
     def _is_of_unknown_ledger(self, stem: Path, held: Mapping[str, str]) -> bool:
         """True if its item has a ledger that cannot be read: what is pending in it cannot be told."""
@@ -301,15 +316,6 @@ class Outbox:
 def _was_started_by_word(entry: Pending) -> bool:
     """True for a spawn that an authorised person asked for, whoever wrote the item."""
     return entry.kind is Kind.SPAWN and entry.author is None
-
-
-def _lost(ledger: Ledger, key: str) -> Ledger:
-    """Its payload is gone (the ledger came from another machine): read it again from the thread."""
-    entry = ledger.poll.pending[key]
-    if entry.kind is Kind.CLOSE:
-        return ledger
-    ledger = move(ledger, key, Standing.LOST, redelivery=entry.redelivery or entry.state.may_have_begun)
-    return change(ledger, behind=True)
 
 
 def _ref_in(stem: Path) -> str | None:

@@ -29,6 +29,7 @@ from the_loop.model import LoopError, Note, timestamp
 from the_loop.outbox import Outbox
 from the_loop.state import PIDFILE, StateRoot
 from the_loop.supervision.notify import Notifier
+from the_loop.supervision.unit import record_unit
 
 HELD_BACK: Final = (signal.SIGHUP, signal.SIGUSR2)  # blocked from the first moment: by default they end a process
 _PROBES_GONE_S: Final = 1.0  # a look holds the lock for a moment only
@@ -139,6 +140,7 @@ class Poller:
             may_hand_over=self._is_in_charge,
         )
         self._cycle = Cycle(setup.root, self._archive, self._outbox, self._dispatcher, tell=self._tell, now=setup.now)
+        record_unit(setup.root, setup.environ)
         self._remember_last_life()
         for handover in self._outbox.recover():
             self._dispatcher.adopt(handover)

@@ -8,6 +8,7 @@ from typing import Any, Final
 from the_loop.ledger import (
     Ledger,
     Pending,
+    Phase,
     Standing,
     after_receipt,
     count_refusal,
@@ -35,6 +36,21 @@ class Policy:
 
 def conclude(ledger: Ledger, key: str, outcome: Outcome, policy: Policy, now: float) -> tuple[Ledger, tuple[Note, ...]]:
     """The ledger after this outcome of a pending event, and what to tell. `now` is epoch seconds."""
+    after, notes = _conclude(ledger, key, outcome, policy, now)
+    return without_a_session_to_close(after), notes
+
+
+def without_a_session_to_close(ledger: Ledger) -> Ledger:
+    """An item that is ending while its spawn never arrived gets neither spawn nor close (SPEC R6.5)."""
+    spawn = ledger.poll.pending.get(ledger.spawn_key)
+    if ledger.poll.phase is Phase.ENDING and spawn is not None and not spawn.state.may_have_begun:
+        return end(ledger, ledger.poll.reason)
+    return ledger
+
+
+def _conclude(
+    ledger: Ledger, key: str, outcome: Outcome, policy: Policy, now: float
+) -> tuple[Ledger, tuple[Note, ...]]:
     entry = ledger.poll.pending[key]
     match outcome.verdict:
         case Verdict.DELIVERED:

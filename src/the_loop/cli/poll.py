@@ -15,6 +15,7 @@ from the_loop.cli.common import Options, with_options
 from the_loop.lock import Probe, Sight, look
 from the_loop.state import PIDFILE, StateRoot
 from the_loop.supervision.stopping import Result
+from the_loop.supervision.unit import recorded_unit, state_of, unit_of
 
 
 @click.group("poll")
@@ -75,6 +76,7 @@ def status(options: Options, *, as_json: bool) -> None:
     root = options.root()
     sight = look(root.path, PIDFILE)
     report = _report(sight, read_heartbeat(root), root)
+    report["unit"] = _unit(sight, root)
     if as_json:
         print(json.dumps(report))
     else:
@@ -86,6 +88,15 @@ def status(options: Options, *, as_json: bool) -> None:
 def _tell(result: Result) -> None:
     print(f"the-loop: {result.message}", file=sys.stderr)
     click.get_current_context().exit(int(result.code))
+
+
+def _unit(sight: Sight, root: StateRoot) -> dict[str, Any] | None:
+    """The unit that runs the poller, or ran it last, as its manager sees it now."""
+    unit = unit_of(sight.holder.pid) if sight.holder else recorded_unit(root)
+    state = state_of(unit) if unit is not None else None
+    if unit is None or state is None or (sight.holder is not None and state.main_pid != sight.holder.pid):
+        return None
+    return {"name": unit.name, "scope": unit.scope, "activeState": state.active, "subState": state.sub}
 
 
 def _report(sight: Sight, beat: dict[str, Any], root: StateRoot) -> dict[str, Any]:
@@ -115,6 +126,8 @@ def _report(sight: Sight, beat: dict[str, Any], root: StateRoot) -> dict[str, An
 
 def _in_words(report: dict[str, Any], cause: str) -> list[str]:
     lines = [_holder_line(report, cause), f"state root: {report['stateRoot']}"]
+    if unit := report["unit"]:
+        lines.append(f"unit: {unit['name']} ({unit['scope']}), {unit['activeState']} ({unit['subState']})")
     last = report["lastCycle"]
     if isinstance(last, dict):
         suffix = ", interrupted" if last.get("interrupted") else ""

@@ -19,6 +19,16 @@ from the_loop.lock import Probe, Sight, look, remove_stale_claim
 from the_loop.model import LoopError
 from the_loop.processes import Identity, pinned
 from the_loop.state import StateRoot
+from the_loop.supervision.unit import (
+    Unit,
+    active_companions,
+    recorded_unit,
+    runs,
+    state_of,
+    systemctl,
+    unit_of,
+    units_on_their_way,
+)
 
 _STAYS_FREE_S: Final = 1.0  # a supervisor that starts it again does so within this
 _NO_NEW_START_S: Final = 5.0
@@ -45,23 +55,25 @@ def stop(root: StateRoot, pidfile: str, timeout_s: float) -> Result:
     until = time.monotonic() + timeout_s
     sight = look(root.path, pidfile)
     if sight.probe is Probe.FREE:
-        return _nothing_runs(root, pidfile, sight)
+        return _stop_what_is_on_its_way(root, pidfile, sight, until)
     asked: set[Identity] = set()
     while True:
         if refusal := _refusal(sight):
             return Result(Code.STILL_THERE, refusal)
         if sight.verified and sight.holder is not None:
-            _ask(root, pidfile, sight.holder, asked=asked, until=until)
+            problem = _end_holder(root, pidfile, sight.holder, asked=asked, until=until)
+            if problem:
+                return Result(Code.STILL_THERE, problem)
         sight = _watch_it_stay_free(root, pidfile, until)
         if sight.probe is Probe.FREE:
-            return Result(Code.DONE, f"stopped {', '.join(f'pid {one.pid}' for one in asked) or 'the poller'}")
+            return _stopped(root, asked, until)
         if time.monotonic() >= until:
             return Result(Code.STILL_THERE, _still_there(sight, timeout_s, asked))
         time.sleep(_LOOK_AGAIN_S)
 
 
 def restart(root: StateRoot, pidfile: str, timeout_s: float) -> Result:
-    """Have the running poller execute itself again; return when the new start holds the lock."""
+    """Have the running poller start again; return when the new start holds the lock."""
     until = time.monotonic() + timeout_s
     sight = look(root.path, pidfile)
     if sight.probe is Probe.FREE:
@@ -71,13 +83,85 @@ def restart(root: StateRoot, pidfile: str, timeout_s: float) -> Result:
             return Result(Code.STILL_THERE, refusal or _still_there(sight, timeout_s, set()))
         time.sleep(_LOOK_AGAIN_S)
         sight = look(root.path, pidfile)
-    if refusal := _refusal(sight):
-        return Result(Code.STILL_THERE, refusal)
     before = _claimed_at(root.path / pidfile)
-    with pinned(sight.holder) as descriptor:
-        if descriptor is not None and look(root.path, pidfile).holder == sight.holder:
-            signal.pidfd_send_signal(descriptor, signal.SIGUSR2)
+    unit = unit_of(sight.holder.pid)
+    is_main = runs(unit, sight.holder) if unit is not None else False
+    if refusal := _refusal(sight) or (_unit_refusal(unit, is_main) if unit is not None else ""):
+        return Result(Code.STILL_THERE, refusal)
+    if unit is not None and is_main:
+        finished = systemctl(unit, "restart", "--", unit.name, limit_s=max(1.0, until - time.monotonic()))
+        if not finished.is_good:
+            return Result(Code.STILL_THERE, f"cannot restart {unit}: {finished.problem}")
+    else:
+        with pinned(sight.holder) as descriptor:
+            if descriptor is not None and look(root.path, pidfile).holder == sight.holder:
+                signal.pidfd_send_signal(descriptor, signal.SIGUSR2)
     return _wait_for_new_start(root, pidfile, before, until, timeout_s)
+
+
+def _end_holder(root: StateRoot, pidfile: str, holder: Identity, *, asked: set[Identity], until: float) -> str:
+    """Have the holder's unit stopped, or signal it as a plain process; why neither may be done."""
+    unit = unit_of(holder.pid)
+    is_main = runs(unit, holder) if unit is not None else False
+    if unit is not None and (refusal := _unit_refusal(unit, is_main)):
+        return refusal
+    if unit is None or not is_main:
+        _ask(root, pidfile, holder, asked=asked, until=until)
+        return ""
+    asked.add(holder)
+    return _stop_unit(unit, until)
+
+
+def _unit_refusal(unit: Unit, is_main: bool | None) -> str:  # noqa: FBT001 (it has three values)
+    if is_main is None:
+        return f"a poller runs in {unit}, but its manager cannot be asked; type `{unit.command('stop')}`"
+    if is_main and unit == unit_of("self"):
+        return f"this command runs inside {unit} and would end with it; type `{unit.command('stop')}` outside"
+    return ""
+
+
+def _stop_unit(unit: Unit, until: float) -> str:
+    """Stop a unit and see it down; why it is not. A job that somebody's restart canceled is asked for again."""
+    problem = ""
+    while (left_s := until - time.monotonic()) > 0:
+        finished = systemctl(unit, "stop", "--", unit.name, limit_s=left_s)
+        state = state_of(unit)
+        if state is not None and state.is_down:
+            return ""
+        problem = finished.problem if not finished.is_good else f"{unit} is {state.active if state else 'unknown'}"
+        if not finished.is_good and "cancel" not in problem:
+            break
+        time.sleep(_LOOK_AGAIN_S)
+    return f"cannot stop {unit}: {problem or 'no time left'}; type `{unit.command('stop')}`"
+
+
+def _stopped(root: StateRoot, asked: set[Identity], until: float) -> Result:
+    """The lock is free; nothing that would take it again may be under way."""
+    on_their_way, unknown = units_on_their_way(root)
+    for unit in on_their_way:
+        if problem := _stop_unit(unit, until):
+            return Result(Code.STILL_THERE, problem)
+    if unknown:
+        return Result(Code.STILL_THERE, "; ".join(unknown))
+    who = ", ".join(f"pid {one.pid}" for one in asked) or ", ".join(map(str, on_their_way)) or "the poller"
+    return Result(Code.DONE, f"stopped {who}{_would_start_again(root)}")
+
+
+def _stop_what_is_on_its_way(root: StateRoot, pidfile: str, sight: Sight, until: float) -> Result:
+    """Nobody holds the lock: a unit between two starts is stopped all the same."""
+    on_their_way, unknown = units_on_their_way(root)
+    if on_their_way:
+        return _stopped(root, set(), until)
+    if unknown:
+        return Result(Code.STILL_THERE, "; ".join(unknown))
+    nothing = _nothing_runs(root, pidfile, sight)
+    return Result(nothing.code, f"{nothing.message}{_would_start_again(root)}")
+
+
+def _would_start_again(root: StateRoot) -> str:
+    unit = recorded_unit(root)
+    names = active_companions(unit) if unit is not None else []
+    return f"; {' and '.join(names)} would start it again" if names else ""
 
 
 def _wait_for_new_start(root: StateRoot, pidfile: str, before: int, until: float, timeout_s: float) -> Result:

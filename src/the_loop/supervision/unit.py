@@ -1,0 +1,188 @@
+"""Which service manager, which unit: who runs a process, and how to ask. Every answer may be "could not find out".
+
+A unit counts only if it is a `.service` whose `MainPID` is the process: a shell's poller sits in a scope, cron's in
+`cron.service`, a user unit below `user@UID.service`, and stopping any of those would end something else.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from the_loop.commands import Finished, manager_environment, run_blocking
+from the_loop.processes import Identity
+from the_loop.state import StateRoot, read_json_object, replace_file, to_json_bytes
+
+POLL_UNITS: Final = "the-loop-poll*.service"
+_CALL_LIMIT_S: Final = 10.0
+_USER_MANAGER: Final = re.compile(r"/user@(\d+)\.service/")
+_STANDING: Final = frozenset({"activating", "deactivating", "reloading"})
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A unit and the manager it belongs to: the system's, or that of the user `uid`."""
+
+    name: str
+    scope: str  # "system" or "user"
+    uid: int = 0
+
+    def __str__(self) -> str:
+        return self.name if self.scope == "system" else f"{self.name} (user manager of uid {self.uid})"
+
+    def command(self, verb: str) -> str:
+        """What a person would type."""
+        return " ".join(["systemctl", *_manager_options(self), verb, self.name])
+
+
+@dataclass(frozen=True, slots=True)
+class UnitState:
+    """What its manager says of a unit."""
+
+    active: str
+    sub: str
+    main_pid: int
+    environment: str = ""
+
+    @property
+    def is_down(self) -> bool:
+        return self.active in ("inactive", "failed")
+
+    @property
+    def is_on_its_way(self) -> bool:
+        """True if it is between two states, `auto-restart` among them: it will hold the lock again."""
+        return self.active in _STANDING
+
+
+def unit_of(pid: int | str) -> Unit | None:
+    """The service that the process's control group is of; None for a scope, a slice, or none."""
+    try:
+        lines = Path(f"/proc/{pid}/cgroup").read_text("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return None
+    paths = [line.partition("::")[2] for line in lines if line.startswith("0::")]
+    paths += [line.partition(":name=systemd:")[2] for line in lines if ":name=systemd:" in line]
+    path = next((path for path in paths if path.strip("/")), "")
+    name = path.rpartition("/")[2]
+    if not name.endswith(".service") or name.startswith("user@"):
+        return None
+    owner = _USER_MANAGER.search(path)
+    return Unit(name, "user", int(owner[1])) if owner else Unit(name, "system")
+
+
+def systemctl(unit: Unit, *words: str, limit_s: float = _CALL_LIMIT_S) -> Finished:
+    """One call to the unit's manager; never a password prompt, never our standard input."""
+    argv = ["systemctl", *_manager_options(unit), "--no-ask-password", *words]
+    return run_blocking(argv, manager_environment(os.environ), limit_s=limit_s)
+
+
+def state_of(unit: Unit) -> UnitState | None:
+    """How the unit stands; None where its manager cannot be asked."""
+    properties = "ActiveState,SubState,MainPID,Environment"
+    finished = systemctl(unit, "show", f"--property={properties}", "--", unit.name)
+    if not finished.is_good:
+        return None
+    values = dict(line.partition("=")[::2] for line in finished.out.splitlines())
+    main_pid = values.get("MainPID", "0")
+    return UnitState(
+        values.get("ActiveState", ""),
+        values.get("SubState", ""),
+        int(main_pid) if main_pid.isdigit() else 0,
+        values.get("Environment", ""),
+    )
+
+
+def units_on_their_way(root: StateRoot) -> tuple[list[Unit], list[str]]:
+    """Units of this root that are about to run it, and what could not be found out."""
+    found, unknown = [], []
+    remembered = recorded_unit(root)
+    for unit in [*_listed_units(), *([remembered] if remembered else [])]:
+        if unit in found:
+            continue
+        state = state_of(unit)
+        if state is None:
+            if unit == remembered:
+                unknown.append(f"the manager of {unit} cannot be asked")
+        elif state.is_on_its_way and (unit == remembered or _is_of_root(state, root)):
+            found.append(unit)
+    return found, unknown
+
+
+def record_unit(root: StateRoot, environ: Mapping[str, str]) -> None:
+    """Write down which unit runs this process, if one does, so that `stop` knows it between two starts."""
+    path = root.path / "local" / "unit.json"
+    unit = unit_of("self") if environ.get("SYSTEMD_EXEC_PID") == str(os.getpid()) else None
+    if unit is None:
+        path.unlink(missing_ok=True)
+        return
+    record = {"schema": 1, "name": unit.name, "scope": unit.scope, "uid": unit.uid}
+    record |= {"invocationId": environ.get("INVOCATION_ID"), "heartbeat": environ.get("RUNTIME_DIRECTORY")}
+    replace_file(path, to_json_bytes(record), sync=False)
+
+
+def recorded_unit(root: StateRoot) -> Unit | None:
+    """The unit that ran the last poller of this root."""
+    record = unit_record(root)
+    name, scope, uid = record.get("name"), record.get("scope"), record.get("uid")
+    if isinstance(name, str) and name.endswith(".service") and scope in ("system", "user") and isinstance(uid, int):
+        return Unit(name, str(scope), uid)
+    return None
+
+
+def unit_record(root: StateRoot) -> dict[str, Any]:
+    try:
+        return read_json_object(root.path / "local" / "unit.json")
+    except (OSError, ValueError):
+        return {}
+
+
+def runs(unit: Unit, holder: Identity) -> bool | None:
+    """True if the unit's main process is this one; None where that could not be found out."""
+    state = state_of(unit)
+    return None if state is None else state.main_pid == holder.pid
+
+
+def active_companions(unit: Unit) -> list[str]:
+    """Timers and sockets that would start the poller again."""
+    stem = unit.name.removesuffix(".service")
+    base, at, instance = stem.partition("@")
+    names = [f"{stem}.socket", f"{base}-once{at}{instance}.timer"]
+    finished = systemctl(unit, "is-active", "--", *names)
+    states = finished.out.splitlines()
+    return [name for name, state in zip(names, states, strict=False) if state == "active"]
+
+
+def _listed_units() -> list[Unit]:
+    """Every unit of ours that the managers we can ask have loaded."""
+    managers = [Unit("", "system")] if Path("/run/systemd/system").is_dir() else []
+    if Path(f"/run/user/{os.geteuid()}/systemd/private").exists():
+        managers.append(Unit("", "user", os.geteuid()))
+    units = []
+    for manager in managers:
+        finished = systemctl(manager, "list-units", "--all", "--plain", "--no-legend", "--", POLL_UNITS)
+        names = [line.split()[0] for line in finished.out.splitlines() if line.split()]
+        units += [Unit(name, manager.scope, manager.uid) for name in names if finished.is_good]
+    return units
+
+
+def _is_of_root(state: UnitState, root: StateRoot) -> bool:
+    """True if the unit's environment names this root."""
+    prefix = "THE_LOOP_STATE_ROOT="
+    named = [word.strip('"').removeprefix(prefix) for word in state.environment.split() if prefix in word]
+    return any(os.path.realpath(path) == str(root.path) for path in named)
+
+
+def _manager_options(unit: Unit) -> Sequence[str]:
+    if unit.scope == "system":
+        return ("--system",)
+    if unit.uid == os.geteuid():
+        return ("--user",)
+    try:
+        return ("--user", "-M", f"{pwd.getpwuid(unit.uid).pw_name}@")
+    except KeyError:
+        return ("--user", "-M", f"{unit.uid}@")
