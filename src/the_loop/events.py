@@ -42,7 +42,7 @@ class Form:
 
 CATALOG: Final[Mapping[str, Form]] = {
     "poller.started": Form(NOTICE, "holding {path} as pid {pid}, uid {uid}"),
-    "poller.blocked": Form(WARNING, "not started: {reason}"),
+    "poller.blocked": Form(INFO, "not started: {reason}"),
     "poller.stopping": Form(NOTICE, "stopping: {reason}"),
     "poller.restored": Form(WARNING, "put {path} back: it was removed or replaced"),
     "poll.cycle": Form(INFO, "cycle: {items} items, {delivered} delivered, {errors} errors in {seconds} s{suffix}"),

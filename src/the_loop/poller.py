@@ -11,6 +11,7 @@ import asyncio
 import os
 import random
 import signal
+import socket
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
@@ -24,16 +25,19 @@ from the_loop.dispatcher import Dispatcher
 from the_loop.events import Trail, rotate
 from the_loop.guards import Rules
 from the_loop.heartbeat import CycleSummary, left_alone, queue_counts, read_heartbeat, source_status, write_heartbeat
-from the_loop.lock import LockBusy, RunLock
+from the_loop.lock import LockBusy, LockHeld, RunLock
 from the_loop.model import LoopError, Note, timestamp
 from the_loop.outbox import Outbox
 from the_loop.state import PIDFILE, StateRoot
 from the_loop.supervision.notify import Notifier
+from the_loop.supervision.sockets import drain, own_socket
 from the_loop.supervision.unit import record_unit
 
 HELD_BACK: Final = (signal.SIGHUP, signal.SIGUSR2)  # blocked from the first moment: by default they end a process
 _PROBES_GONE_S: Final = 1.0  # a look holds the lock for a moment only
 _FOREIGN_GONE_S: Final = 5.0  # systemd-tmpfiles locks a directory while it ages it
+_QUEUE_LOOK_S: Final = 0.1
+_SAY_WAITING_S: Final = 5.0
 _TICK_S: Final = 2.0  # how soon a removed pidfile is put back
 _JITTER: Final = 0.05
 _STEP_LIMIT_S: Final = 900.0  # a cycle that takes longer than this is not progress any more
@@ -49,8 +53,10 @@ class Setup:
     load: Callable[[], Config]
     environ: dict[str, str]
     once: bool
+    wait_s: float  # how long to queue for the lock
     trail: Trail
     notifier: Notifier
+    wakes: socket.socket | None  # the manager's
     path: str  # of the configuration, for messages
     now: Callable[[], float] = time.time
 
@@ -66,6 +72,8 @@ class Poller:
         self._stop = asyncio.Event()
         self._wake = asyncio.Event()
         self._reload = False
+        self._is_woken = False
+        self._said_waiting_at = -_SAY_WAITING_S
         self._work: asyncio.Task[Any] | None = None
         self._is_displaced = False
         self._cannot_restore = False
@@ -103,15 +111,29 @@ class Poller:
 
     async def _acquire(self) -> RunLock | None:
         since: dict[bool, float] = {}
+        began = time.monotonic()
         while not self._stop.is_set():
             try:
                 return RunLock.attempt(self._setup.root.path, PIDFILE)
+            except LockHeld as held:
+                if time.monotonic() - began >= self._setup.wait_s:
+                    raise
+                self._say_waiting(held)
+                await self._sleep(_QUEUE_LOOK_S)
             except LockBusy as busy:
                 patience = _PROBES_GONE_S if busy.shared else _FOREIGN_GONE_S
                 if time.monotonic() - since.setdefault(busy.shared, time.monotonic()) > patience:
                     raise
             await self._sleep(0.01 + random.random() / 100)
         return None
+
+    def _say_waiting(self, held: LockHeld) -> None:
+        """The manager is told who is waited for, and not to lose patience."""
+        now = time.monotonic()
+        if now - self._said_waiting_at > _SAY_WAITING_S:
+            self._said_waiting_at = now
+            self._setup.notifier.status(f"waiting for {held.holder or 'the holder'} to let go of {held.claim}")
+            self._setup.notifier.extend_timeout(6 * _SAY_WAITING_S)
 
     async def _run_locked(self, lock: RunLock) -> int:
         setup = self._setup
@@ -140,7 +162,7 @@ class Poller:
             may_hand_over=self._is_in_charge,
         )
         self._cycle = Cycle(setup.root, self._archive, self._outbox, self._dispatcher, tell=self._tell, now=setup.now)
-        record_unit(setup.root, setup.environ)
+        self._listen()
         self._remember_last_life()
         for handover in self._outbox.recover():
             self._dispatcher.adopt(handover)
@@ -178,6 +200,15 @@ class Poller:
             return 0
         return 1 if self._errors or self._dispatcher.is_stuck else 0
 
+    def _listen(self) -> None:
+        """Hear wakes on the manager's socket, or on one of our own."""
+        setup = self._setup
+        given = setup.wakes
+        record_unit(setup.root, setup.environ, str(given.getsockname()) if given is not None else "")
+        self._wakes = given if given is not None or setup.once else own_socket(setup.root.path)
+        if self._wakes is not None:
+            asyncio.get_running_loop().add_reader(self._wakes, self._on_wake)
+
     def _remember_last_life(self) -> None:
         """How its last cycles went stays to be seen until there is one of this life."""
         beat = read_heartbeat(self._setup.root)
@@ -188,6 +219,10 @@ class Poller:
     async def _leave(self) -> None:
         setup = self._setup
         setup.notifier.stopping()
+        setup.notifier.extend_timeout(30)
+        if self._wakes is not None:
+            asyncio.get_running_loop().remove_reader(self._wakes)
+            self._wakes.close()
         report = await self._dispatcher.stop(releases=not self._is_displaced)
         for delivery in report.left_running:
             self._tell(Note("dispatch.left_running", {"deliveryId": delivery}))
@@ -210,6 +245,11 @@ class Poller:
         self._wake.clear()
         if not self._is_in_charge():
             return
+        if self._is_woken:
+            self._is_woken = False
+            self._dispatcher.resume()
+            for watched in self._watched:
+                watched.next_look_s = 0.0
         rotate(self._setup.root.logs / "output.log")
         looks = [self._look(watched) for watched in self._watched]
         self._interrupted = not await self._interruptible(_all(looks))
@@ -257,6 +297,13 @@ class Poller:
 
     def _on_reload(self) -> None:
         self._reload = True
+        self._wake.set()
+
+    def _on_wake(self) -> None:
+        """A full cycle now: back-offs are over, but no moment that a limit named."""
+        if self._wakes is not None:
+            drain(self._wakes)
+        self._is_woken = True
         self._wake.set()
 
     def _halt(self) -> None:

@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,22 +21,35 @@ from the_loop.poller import Poller, Setup
 from the_loop.state import StateRoot
 from the_loop.supervision.journal import JournalSink, is_connected
 from the_loop.supervision.notify import Notifier
+from the_loop.supervision.sockets import inherited_socket
 
 
-def run(root: StateRoot, loaded: Loaded, reload: Callable[[], Config], *, once: bool, verbose: bool) -> int:
+@dataclass(frozen=True, slots=True)
+class How:
+    """How `poll start` was called. `wait_s`: seconds to queue for the lock."""
+
+    once: bool
+    wait_s: float
+    verbose: bool
+
+
+def run(root: StateRoot, loaded: Loaded, reload: Callable[[], Config], how: How) -> int:
     """Run a poller until it is told to stop; its exit code. Raises LoopError for what a person can act on."""
     original = dict(os.environ)
     log = root.logs / "events.jsonl"
-    trail = Trail(_sink(root, JsonLog(log), verbose=verbose), time.time)
+    trail = Trail(_sink(root, JsonLog(log), verbose=how.verbose), time.time)
+    wakes = inherited_socket(os.environ)
     notifier = Notifier(os.environ, lambda problem: say(f"the-loop: {problem}"))
     setup = Setup(
         root=root,
         config=loaded.config,
         load=reload,
         environ=dict(os.environ),
-        once=once,
+        once=how.once,
+        wait_s=how.wait_s,
         trail=trail,
         notifier=notifier,
+        wakes=wakes,
         path=str(loaded.file or "the embedded default"),
     )
     try:

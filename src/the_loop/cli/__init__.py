@@ -19,6 +19,7 @@ _NOUNS: Final = {
     "events": "the decision trail",
     "ledger": "what is known about an item",
     "config": "check and show the configuration",
+    "unit": "the unit files for systemd",
 }
 
 

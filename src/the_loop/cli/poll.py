@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import sys
 import threading
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -17,6 +18,17 @@ from the_loop.state import PIDFILE, StateRoot
 from the_loop.supervision.stopping import Result
 from the_loop.supervision.unit import recorded_unit, state_of, unit_of
 
+_STOP_LIMIT_S: Final = 30.0
+_timeout = click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0),
+    default=_STOP_LIMIT_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long it may take.",
+)
+
 
 @click.group("poll")
 def command() -> None:
@@ -25,14 +37,31 @@ def command() -> None:
 
 @command.command()
 @click.option("--once", is_flag=True, help="One cycle, wait for what it started, and end.")
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(min=0),
+    is_flag=False,
+    flag_value=math.inf,
+    default=0,
+    metavar="[SECONDS]",
+    help="Queue for the lock, so long or for ever, instead of refusing.",
+)
+@click.option("--takeover", is_flag=True, help="Stop whoever holds the lock, then start.")
 @with_options
-def start(options: Options, *, once: bool) -> None:
+def start(options: Options, *, once: bool, wait_s: float, takeover: bool) -> None:
     """Run in the foreground: the loop, or one cycle."""
     from the_loop import running
+    from the_loop.supervision import stopping
 
     loaded = options.load()
     root = options.root_of(loaded)
-    code = running.run(root, loaded, lambda: options.load().config, once=once, verbose=options.verbose)
+    if takeover:
+        result = stopping.stop(root, PIDFILE, _STOP_LIMIT_S)
+        if result.code not in (stopping.Code.DONE, stopping.Code.NOTHING_RUNS):
+            _tell(result)
+    how = running.How(once=once, wait_s=wait_s, verbose=options.verbose)
+    code = running.run(root, loaded, lambda: options.load().config, how)
     _end(code)
 
 
@@ -47,7 +76,9 @@ def _end(code: int) -> None:
 
 
 @command.command()
-@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), default=30, show_default=True, metavar="SECONDS")
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(min=0), default=_STOP_LIMIT_S, show_default=True, metavar="SECONDS"
+)
 @with_options
 def stop(options: Options, *, timeout_s: float) -> None:
     """Stop the running poller, and return when it is gone."""
@@ -57,13 +88,24 @@ def stop(options: Options, *, timeout_s: float) -> None:
 
 
 @command.command()
-@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), default=30, show_default=True, metavar="SECONDS")
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(min=0), default=_STOP_LIMIT_S, show_default=True, metavar="SECONDS"
+)
 @with_options
 def restart(options: Options, *, timeout_s: float) -> None:
     """Have the running poller start again: same pid, arguments and environment, new code."""
     from the_loop.supervision import stopping
 
     _tell(stopping.restart(options.root(), PIDFILE, timeout_s))
+
+
+@command.command()
+@with_options
+def wake(options: Options) -> None:
+    """Have the running poller make a full cycle now."""
+    from the_loop.supervision import waking
+
+    _tell(waking.wake(options.root(), PIDFILE))
 
 
 @command.command()

@@ -35,6 +35,10 @@ class Notifier:
     def reloading(self) -> None:
         self._send("RELOADING=1")
 
+    def extend_timeout(self, seconds: float) -> None:
+        """Ask for this much more time, where a start or a stop is being waited for."""
+        self._send(f"EXTEND_TIMEOUT_USEC={seconds * 1e6:.0f}")
+
     def watchdog(self) -> None:
         self._send("WATCHDOG=1")
 

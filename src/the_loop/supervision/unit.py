@@ -113,8 +113,11 @@ def units_on_their_way(root: StateRoot) -> tuple[list[Unit], list[str]]:
     return found, unknown
 
 
-def record_unit(root: StateRoot, environ: Mapping[str, str]) -> None:
-    """Write down which unit runs this process, if one does, so that `stop` knows it between two starts."""
+def record_unit(root: StateRoot, environ: Mapping[str, str], wake: str) -> None:
+    """Write down which unit runs this process, if one does, so that `stop` knows it between two starts.
+
+    `wake` is the path of the manager's wake socket, if there is one.
+    """
     path = root.path / "local" / "unit.json"
     unit = unit_of("self") if environ.get("SYSTEMD_EXEC_PID") == str(os.getpid()) else None
     if unit is None:
@@ -122,6 +125,7 @@ def record_unit(root: StateRoot, environ: Mapping[str, str]) -> None:
         return
     record = {"schema": 1, "name": unit.name, "scope": unit.scope, "uid": unit.uid}
     record |= {"invocationId": environ.get("INVOCATION_ID"), "heartbeat": environ.get("RUNTIME_DIRECTORY")}
+    record["wake"] = wake
     replace_file(path, to_json_bytes(record), sync=False)
 
 

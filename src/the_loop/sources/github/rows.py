@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -58,8 +59,8 @@ class Comment(Struct, frozen=True):
     @property
     def number(self) -> int:
         """The item's number; 0 where the url does not end in one."""
-        last = (self.issue_url or self.pull_request_url).rpartition("/")[2]
-        return int(last) if last.isdigit() else 0
+        found = _NUMBER.search(self.issue_url or self.pull_request_url)
+        return int(found[1]) if found else 0
 
 
 class Repository(Struct, frozen=True):
@@ -68,6 +69,7 @@ class Repository(Struct, frozen=True):
 
 
 T = TypeVar("T", bound=Struct)
+_NUMBER: Final = re.compile(r"/([0-9]{1,15})\Z")
 
 
 def one(value: Any, kind: type[T], path: str) -> T:

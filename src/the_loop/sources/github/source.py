@@ -7,11 +7,11 @@ itself. Unchanged answers cost no points (validators), and an idle look asks not
 Position::
 
     {"repos": {name: {"id", "name", "filed",
-                      "pages": [{"path", "etag", "rows": [[number, node id, is a pull request, author]]}],
-                      "comment", "review_comment": {"since", "path", "etag"},
+                      "pages": [{"path", "etag", "size", "rows": [[number, node id, is a pull request, author]]}],
+                      "excluded": [number], "comment", "review_comment": {"since", "path", "etag"},
                       "left": {number: {"reason", "at", "pull"}}, "missing": [number]}}}
 
-Times are the server's.
+Times are the server's. `size` counts the rows of the answer, also those that are of another form.
 """
 
 from __future__ import annotations
@@ -34,6 +34,14 @@ OVERLAP_S: Final = 120  # how far before the newest row a list is asked again: l
 _ADVANCE_AT: Final = 50  # rows; a moved `since` is a new address, and the first answer there is never a 304
 _SWEEP: Final = 30  # an item without its label is asked about every so many looks
 _STREAMS: Final = {Kind.COMMENT: "issues/comments", Kind.REVIEW_COMMENT: "pulls/comments"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a repository is asked: its lasting id, and its present name."""
+
+    id: int
+    name: str
 
 
 @dataclass(slots=True)
@@ -74,8 +82,9 @@ class GithubSource:
         self._linger_s = linger_s
         self._interval_s = interval_s
         self._host = urlsplit(section.api_url).hostname or ""
-        self._repos: dict[str, tuple[str, str]] = {}  # filed name -> configured name, name to ask by
+        self._places: dict[str, _Place] = {}  # by filed name
         self._fresh: dict[str, WorkItem] = {}  # items whose whole row was in the last look
+        self._rows: dict[str, list[Entry]] = {}  # what the last look saw, of any item
         self._pulls: dict[str, bool] = {}
         self._unreadable: set[str] = set()  # left for good: there is no thread to read any more
         self._configured = {repo.lower() for repo in section.repos}
@@ -83,17 +92,18 @@ class GithubSource:
     def owns(self, ref: str) -> bool:
         place, _, number = ref.partition("#")
         name = place.removeprefix(self._prefix(""))
-        return bool(number) and place != name and (name in self._configured or name in self._repos)
+        return bool(number) and place != name and (name in self._configured or name in self._places)
 
     async def look(self, position: Mapping[str, Any] | None, known: Mapping[str, Known]) -> Listing:
         repos = _mapping((position or {}).get("repos"))
         self._fresh.clear()
+        self._rows.clear()
         sightings: list[Sighting] = []
         records: dict[str, Any] = {}
         faults: list[SourceError] = []
         items = 0
         for repo in self._section.repos:
-            old = _mapping(repos.get(repo.lower()))
+            old = self._position_of(repo, repos)
             if old:
                 records[repo.lower()] = old
             if faults and isinstance(faults[-1], Limited):
@@ -114,36 +124,50 @@ class GithubSource:
         return Listing(sightings, {"repos": records}, items, faults)
 
     async def thread(self, ref: str) -> Thread:
-        if ref in self._unreadable:
-            return Thread(None, ())
-        place, _, number = ref.partition("#")
-        repo = self._repos[place.removeprefix(self._prefix(""))][1]
-        item = self._fresh.get(ref) or await self._ask_item(repo, ref, int(number))
-        path = f"/repos/{repo}/issues/{number}/comments?per_page={PAGE}"
+        name, _, number = ref.removeprefix(self._prefix("")).partition("#")
+        place = self._places[name]
+        item = self._fresh.get(ref)
+        if item is None:
+            issue = None if ref in self._unreadable else await self._ask_issue(place, number)
+            if issue is None:
+                return Thread(None, ())
+            item = to_item(ref, issue) if issue.state == "open" else None
+        path = f"/repos/{place.name}/issues/{number}/comments?per_page={PAGE}"
         entries = await self._entries(path, Kind.COMMENT)
         if self._pulls.get(ref):
-            path = f"/repos/{repo}/pulls/{number}/comments?per_page={PAGE}"
+            path = f"/repos/{place.name}/pulls/{number}/comments?per_page={PAGE}"
             entries += await self._entries(path, Kind.REVIEW_COMMENT)
-        return Thread(item, entries)
+        # the two kinds of lists may be of different age; the repository's will be unchanged from now on
+        there = {entry.key for entry in entries}
+        return Thread(item, entries + [row for row in self._rows.get(ref, ()) if row.key not in there])
 
     async def close(self) -> None:
         await self._client.close()
 
     # --- one repository ---
 
+    def _position_of(self, repo: str, repos: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What is stored for a configured name; nothing where its repository is configured by its new name as well."""
+        old = _mapping(repos.get(repo.lower()))
+        name = str(old.get("name", "")).lower()
+        return {} if name != repo.lower() and name in self._configured else old
+
     async def _look_at(self, repo: str, old: Mapping[str, Any], known: Mapping[str, Known]) -> _Look:
         is_new = not old
         old = old or await self._introduce(repo)
         look = _Look(str(old["name"]), self._prefix(str(old["filed"])), old, dict(old))
-        self._repos[str(old["filed"])] = (repo, look.name)
+        self._places[str(old["filed"])] = _Place(int(old["id"]), look.name)
         await self._list_items(look)
         for kind, place in _STREAMS.items():
             if kind is Kind.COMMENT or look.pulls:
                 await self._list_rows(look, kind, place)
+        self._rows.update({f"{look.prefix}#{number}": rows for number, rows in look.rows.items()})
+        before = set() if is_new else _listed_in(old)
         for number, item in look.listed.items():
-            look.sightings.append(
-                Sighting(item.ref, Presence.LISTED, item, rows=look.rows.get(number, ()), is_owed=is_new)
-            )
+            # whoever was not in the last listing may have been written on since: those rows were nobody's
+            is_owed = number not in before
+            rows = look.rows.get(number, ())
+            look.sightings.append(Sighting(item.ref, Presence.LISTED, item, rows=rows, is_owed=is_owed))
         await self._ask_about_missing(look, known)
         return look
 
@@ -154,6 +178,8 @@ class GithubSource:
         if answer.status != 200:
             raise SourceError("not found with this token", "check the name, and what the token may read")
         found = one(answer.value, Repository, path)
+        if found.full_name.lower() != repo.lower() and found.full_name.lower() in self._configured:
+            raise SourceError(f"is '{found.full_name}' by a former name", "take it out of `repos`")
         filed = self._repositories.filed_name(self._host, found.id, repo)
         return {"id": found.id, "name": found.full_name, "filed": filed}
 
@@ -168,7 +194,7 @@ class GithubSource:
             pages.append(known[number - 1] if answer.is_unchanged else self._read_page(look, path, number, answer))
             for row in pages[-1]["rows"]:
                 self._list_item(look, row)
-        look.record["pages"] = pages
+        look.record["pages"], look.record["excluded"] = pages, sorted(look.excluded)
         if answers[0].moved:
             look.record.update(await self._renamed(look))
 
@@ -178,12 +204,13 @@ class GithubSource:
             item = to_item(f"{look.prefix}#{issue.number}", issue)
             self._fresh[item.ref] = item
             rows.append([issue.number, item.id, issue.pull_request is not None, item.author])
-        return {"path": page_path(path, number), "etag": answer.etag, "rows": rows}
+        return {"path": page_path(path, number), "etag": answer.etag, "size": len(answer.value), "rows": rows}
 
     def _list_item(self, look: _Look, row: Sequence[Any]) -> None:
         number, node_id, is_pull, author = row
         ref = f"{look.prefix}#{number}"
         self._pulls[ref] = is_pull
+        self._unreadable.discard(ref)
         monitor = self._section.monitor
         if not (monitor.pull_requests if is_pull else monitor.issues):
             look.excluded.add(number)
@@ -215,8 +242,8 @@ class GithubSource:
             look.rows.setdefault(row.number, []).append(entry)
         record = {"since": since, "path": path, "etag": answer.etag}
         if len(rows) >= _ADVANCE_AT:
-            newest = max(row.updated_at for row in rows)
-            record["since"] = max(since, _earlier(newest, OVERLAP_S))
+            newest = _earlier(max(row.updated_at for row in rows), OVERLAP_S)
+            record["since"] = max(since, min(newest, _whole_second(look.now - OVERLAP_S)))
         look.record[kind] = record
 
     # --- what became of those that are not listed ---
@@ -245,19 +272,19 @@ class GithubSource:
         path = f"/repos/{look.name}/issues/{number}"
         try:
             answer = await self._client.get(path)
+            issue = one(answer.value, Issue, path) if answer.status == 200 else None
         except Limited:
             raise
         except SourceError:
             return None  # could not find out: nothing changes
         reason = ""
-        if answer.moved and f"/repositories/{look.old['id']}/" not in f"{answer.moved}/":
+        if _is_elsewhere(answer, look.old["id"]):
             reason = "transferred"
         elif answer.status == 410:
             reason = "deleted"
         elif answer.status == 404:
             reason = await self._is_deleted(look, number)
-        elif answer.status == 200:
-            issue = one(answer.value, Issue, path)
+        elif issue is not None:
             self._pulls[ref] = issue.pull_request is not None
             if issue.state == "open":
                 if not issue.has_label(self._section.label):
@@ -268,9 +295,7 @@ class GithubSource:
 
     async def _is_deleted(self, look: _Look, number: int) -> str:
         """404 means deleted when its repository answers with the same token, and two looks in a row said so."""
-        answer = await self._client.get(f"/repos/{look.name}")
-        if answer.status != 200:
-            raise SourceError("not found with this token")
+        await self._check_repository(look.name)
         if number in look.old.get("missing", ()):
             return "deleted"
         look.record["missing"].append(number)
@@ -288,13 +313,21 @@ class GithubSource:
 
     # --- by itself ---
 
-    async def _ask_item(self, repo: str, ref: str, number: int) -> WorkItem | None:
-        path = f"/repos/{repo}/issues/{number}"
+    async def _ask_issue(self, place: _Place, number: str) -> Issue | None:
+        """The item as it is; None where it is not there any more."""
+        path = f"/repos/{place.name}/issues/{number}"
         answer = await self._client.get(path)
-        if answer.status != 200:
+        if answer.status == 410 or _is_elsewhere(answer, place.id):
             return None
-        issue = one(answer.value, Issue, path)
-        return to_item(ref, issue) if issue.state == "open" else None
+        if answer.status == 404:
+            await self._check_repository(place.name)
+            return None
+        return one(answer.value, Issue, path)
+
+    async def _check_repository(self, name: str) -> None:
+        """Raise SourceError unless the repository answers: then nothing in it can be told to be missing."""
+        if (await self._client.get(f"/repos/{name}")).status != 200:
+            raise SourceError(f"'{name}' is not found with this token")
 
     async def _entries(self, path: str, kind: Kind) -> list[Entry]:
         answer = await walk(self._client, path)
@@ -303,6 +336,17 @@ class GithubSource:
     def _prefix(self, name: str) -> str:
         host = "" if self._host == "api.github.com" else f"{self._host}/"
         return f"github:{host}{name}".lower()
+
+
+def _listed_in(record: Mapping[str, Any]) -> set[int]:
+    """The items of a position's listing that were looked at."""
+    numbers = {row[0] for page in record.get("pages", ()) for row in page["rows"]}
+    return numbers.difference(record.get("excluded", ()))
+
+
+def _is_elsewhere(answer: Answer, repository: int) -> bool:
+    """True if a redirect led to another repository than the one asked."""
+    return bool(answer.moved) and f"/repositories/{repository}/" not in f"{answer.moved}/"
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

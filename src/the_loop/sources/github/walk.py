@@ -48,7 +48,7 @@ async def walk(client: Client, path: str, etag: str = "") -> Walk | None:
 async def listing_pages(client: Client, path: str, known: Sequence[Mapping[str, Any]]) -> list[Answer]:
     """The pages of the item list; an unchanged one comes back as 304, to be filled from what is known of it.
 
-    `known` has each page's `path`, `etag` and `rows`. Pages are asked for until one is not full.
+    `known` has each page's `path`, `etag` and `size`. Pages are asked for until one is not full.
     """
     pages: list[Answer] = []
     for number in range(1, _LONGEST):
@@ -56,7 +56,7 @@ async def listing_pages(client: Client, path: str, known: Sequence[Mapping[str, 
         before = known[number - 1] if len(known) >= number and known[number - 1].get("path") == here else {}
         answer = await _page(client, here, str(before.get("etag", "")))
         pages.append(answer)
-        size = len(before.get("rows", ())) if answer.is_unchanged else len(answer.value)
+        size = int(before["size"]) if answer.is_unchanged else len(answer.value)
         if size < PAGE:
             return pages
     raise SourceError(f"{path}: more than {_LONGEST} pages")

@@ -1,0 +1,190 @@
+"""`the-loop unit`: put the unit files in place, take them away, or show them."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from the_loop.cli.common import Options, with_options
+from the_loop.commands import Finished, manager_environment, run_blocking
+from the_loop.config import ConfigError, DirectorySection
+from the_loop.events import say
+from the_loop.model import LoopError
+from the_loop.supervision.install import SLICE, is_ours, manager_drop_in, shipped, unit_texts, write_all
+
+_SYSTEM_UNITS = Path("/etc/systemd/system")
+_SYSTEM_USER = "the-loop"
+_CALL_LIMIT_S = 30.0
+
+
+@click.group("unit")
+def command() -> None:
+    """Put the unit files in place, take them away, or show them."""
+
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def _kind(function: F) -> F:
+    """The options that say which manager and which instance."""
+    for option in (
+        click.option("--name", metavar="NAME", help="An instance, with NAME.yaml as its configuration."),
+        click.option("--system", "is_system", is_flag=True, help="For the system's manager."),
+        click.option("--user", "is_user", is_flag=True, help="For your own manager (the default, but for root)."),
+    ):
+        function = option(function)
+    return function
+
+
+@command.command()
+@click.option("--timer", is_flag=True, help="Tell how to run it from a timer instead of as a service.")
+@_kind
+@with_options
+def install(options: Options, *, timer: bool, is_user: bool, is_system: bool, name: str | None) -> None:
+    """Write the unit files with the right paths, and tell what to type next."""
+    for_user = _is_for_user(is_user=is_user, is_system=is_system)
+    if not for_user and os.geteuid() != 0:
+        raise LoopError("cannot install system units: this is not root", "use --user, or run it as root")
+    texts = {_folder(for_user) / file: text for file, text in _texts(for_user, name).items()}
+    if not for_user:
+        _prepare_system()
+        uid = pwd.getpwnam(_SYSTEM_USER).pw_uid
+        for file in list(texts):
+            if file.suffix == ".service":
+                texts[file.with_name(f"{file.name}.d") / "10-manager.conf"] = manager_drop_in(uid)
+    for line in write_all(texts):
+        print(line)
+    _systemctl(for_user, "daemon-reload")
+    _warn_of_hidden_homes(options, for_user=for_user)
+    is_complete = not for_user or _lingers()
+    main = _instance("the-loop-poll-once.timer" if timer else "the-loop-poll.service", name)
+    words = "systemctl --user" if for_user else "systemctl"
+    print(f"next: write {_config_path(for_user, name)}, then type `{words} enable --now {main}`")
+    if not is_complete:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+        say(
+            f"the-loop: NOT COMPLETE: lingering is off, so everything ends with your last logout; "
+            f"type `loginctl enable-linger {user}`"
+        )
+
+
+@command.command()
+@_kind
+@with_options
+def uninstall(_options: Options, *, is_user: bool, is_system: bool, name: str | None) -> None:
+    """Stop and disable the units, and remove the files that `unit install` wrote. State and configuration stay."""
+    for_user = _is_for_user(is_user=is_user, is_system=is_system)
+    if not for_user and os.geteuid() != 0:
+        raise LoopError("cannot remove system units: this is not root", "use --user, or run it as root")
+    files = [_folder(for_user) / file for file in _texts(for_user, name)]
+    units = [_instance(file.name.replace("@", ""), name) for file in files if file.name != SLICE]
+    _systemctl(for_user, "disable", "--now", "--quiet", "--", *units)
+    files += [file.with_name(f"{file.name}.d") / "10-manager.conf" for file in files]
+    if name is None and (_folder(for_user) / "the-loop-poll@.service").exists():
+        files = [file for file in files if file.name != SLICE]  # the instances need it
+    for file in files:
+        if is_ours(file):
+            file.unlink()
+            print(f"removed {file}")
+            if file.parent.name.endswith(".d") and not any(file.parent.iterdir()):
+                file.parent.rmdir()
+    _systemctl(for_user, "daemon-reload")
+
+
+@command.command()
+@_kind
+@with_options
+def show(_options: Options, *, is_user: bool, is_system: bool, name: str | None) -> None:
+    """Print the files that `unit install` would write."""
+    for_user = _is_for_user(is_user=is_user, is_system=is_system)
+    for file, text in _texts(for_user, name).items():
+        print(f"# {_folder(for_user) / file}\n{text}")
+
+
+def _texts(for_user: bool, name: str | None) -> dict[str, str]:  # noqa: FBT001 (one of two managers)
+    return unit_texts(_bindir(), is_user=for_user, name=name)
+
+
+def _is_for_user(*, is_user: bool, is_system: bool) -> bool:
+    if is_user and is_system:
+        raise click.UsageError("--user and --system contradict each other")
+    return is_user or (not is_system and os.geteuid() != 0)
+
+
+def _folder(for_user: bool) -> Path:  # noqa: FBT001 (one of two managers)
+    if not for_user:
+        return _SYSTEM_UNITS
+    home = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(home) / "systemd" / "user"
+
+
+def _config_path(for_user: bool, name: str | None) -> str:  # noqa: FBT001 (one of two managers)
+    folder = "~/.config/the-loop" if for_user else "/etc/the-loop"
+    return f"{folder}/{name or 'config'}.yaml"
+
+
+def _bindir() -> Path:
+    """The folder of the command that was called: what the units will run."""
+    called = Path(sys.argv[0])
+    return called.resolve().parent if called.name == "the-loop" else Path(sys.executable).parent
+
+
+def _instance(unit: str, name: str | None) -> str:
+    stem, _, kind = unit.rpartition(".")
+    return unit if name is None else f"{stem}@{name}.{kind}"
+
+
+def _systemctl(for_user: bool, *words: str) -> Finished:  # noqa: FBT001 (one of two managers)
+    scope = "--user" if for_user else "--system"
+    argv = ["systemctl", scope, "--no-ask-password", *words]
+    finished = run_blocking(argv, manager_environment(os.environ), limit_s=_CALL_LIMIT_S)
+    if not finished.is_good and words[0] == "daemon-reload":
+        say(f"the-loop: {finished.problem}; type `systemctl {scope} daemon-reload` where the manager runs")
+    return finished
+
+
+def _prepare_system() -> None:
+    """The user that the service runs as, its home, its lingering manager, and the message catalog."""
+    placed = {
+        Path("/etc/sysusers.d/the-loop.conf"): "the-loop.sysusers",
+        Path("/etc/tmpfiles.d/the-loop.conf"): "the-loop.tmpfiles",
+        Path("/etc/systemd/catalog/the-loop.catalog"): "the-loop.catalog",
+    }
+    for path, file in placed.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(shipped(file), "utf-8")
+        print(f"wrote {path}")
+    calls: Sequence[Sequence[str]] = (
+        ("systemd-sysusers", "the-loop.conf"),
+        ("systemd-tmpfiles", "--create", "the-loop.conf"),
+        ("journalctl", "--update-catalog"),
+        ("loginctl", "enable-linger", _SYSTEM_USER),
+    )
+    for argv in calls:
+        finished = run_blocking(argv, manager_environment(os.environ), limit_s=_CALL_LIMIT_S)
+        if not finished.is_good:
+            say(f"the-loop: {finished.problem}")
+
+
+def _lingers() -> bool:
+    argv = ["loginctl", "show-user", str(os.geteuid()), "--property=Linger", "--value"]
+    return run_blocking(argv, manager_environment(os.environ), limit_s=_CALL_LIMIT_S).out == "yes"
+
+
+def _warn_of_hidden_homes(options: Options, *, for_user: bool) -> None:
+    """`ProtectHome=` hides every home from the system service, inboxes in them as well."""
+    if for_user:
+        return
+    try:
+        sections = options.load().config.polling.sources
+    except ConfigError:
+        return
+    for section in sections:
+        if isinstance(section, DirectorySection) and section.path.startswith(("/home/", "/root/", "~")):
+            say(f"the-loop: the system service cannot see '{section.path}': add `BindPaths=` for it in a drop-in")

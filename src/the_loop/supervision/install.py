@@ -1,0 +1,110 @@
+"""Putting the unit files in place: which ones, with which text, and where. The files in `systemd/` are the one source.
+
+Templates and user units are made from the plain system units by the two functions below, so that they cannot drift.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+MARK: Final = "# Installed by `the-loop unit install`; changes belong in a drop-in."
+BASES: Final = (
+    "the-loop-poll.service",
+    "the-loop-poll.socket",
+    "the-loop-poll-once.service",
+    "the-loop-poll-once.timer",
+)
+SLICE: Final = "theloop.slice"
+_NEEDS_PRIVILEGE: Final = re.compile(
+    r"^(AmbientCapabilities|CapabilityBoundingSet|DevicePolicy|KeyringMode|PrivateDevices|PrivateTmp|PrivateUsers"
+    r"|ProcSubset|ProtectClock|ProtectControlGroups|ProtectHome|ProtectHostname|ProtectKernel\w+|ProtectProc"
+    r"|ProtectSystem|RemoveIPC|SocketUser|StateDirectory\w*|User)=.*\n",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a kind of installation puts its files. `units` is a folder that the manager reads."""
+
+    units: Path
+    is_user: bool
+
+
+def shipped(name: str) -> str:
+    """The text of a file in `systemd/`."""
+    return (files("the_loop") / "systemd" / name).read_text("utf-8")
+
+
+def as_template(text: str) -> str:
+    """The same unit for instances: `%i` has its own configuration and its own root."""
+    text = text.replace("the-loop-poll.service", "the-loop-poll@%i.service").replace(
+        "the-loop-poll.socket", "the-loop-poll@%i.socket"
+    )
+    text = text.replace("the-loop-poll.wake", "the-loop-poll@%i.wake")
+    text = re.sub(r"^(Description=.*)$", r"\1 (%i)", text, flags=re.MULTILINE)
+    text = re.sub(r"(the-loop poll start|the-loop config check)", r"\1 --config /etc/the-loop/%i.yaml", text)
+    text = text.replace("THE_LOOP_STATE_ROOT=/var/lib/the-loop", "THE_LOOP_STATE_ROOT=/var/lib/the-loop-%i")
+    return text.replace("StateDirectory=the-loop\n", "StateDirectory=the-loop-%i\n")
+
+
+def as_user(text: str) -> str:
+    """The same unit for a user's manager: without what needs privilege, and with the user's own places."""
+    text = re.sub(r"^#.*\n(?=(ProtectHome)=)", "", text, flags=re.MULTILINE)
+    text = _NEEDS_PRIVILEGE.sub("", text)
+    text = text.replace("=/var/lib/the-loop", "=%h/.local/state/the-loop")
+    text = text.replace("/etc/the-loop/", "%h/.config/the-loop/")
+    text = text.replace("OnBootSec=", "OnStartupSec=")
+    return text.replace("WantedBy=multi-user.target", "WantedBy=default.target")
+
+
+def unit_texts(bindir: Path, *, is_user: bool, name: str | None) -> dict[str, str]:
+    """File name and text of each unit to install; with `name`, the templates that its instance is of."""
+    texts = {SLICE: shipped(SLICE)}
+    for base in BASES:
+        text = shipped(base) if name is None else as_template(shipped(base))
+        text = (as_user(text) if is_user else text).replace("@bindir@", str(bindir))
+        texts[base if name is None else template_name(base)] = text
+    return {file: f"{MARK}\n{text}" for file, text in texts.items()}
+
+
+def template_name(base: str) -> str:
+    stem, _, kind = base.rpartition(".")
+    return f"{stem}@.{kind}"
+
+
+def manager_drop_in(uid: int) -> str:
+    """What ties a system service to the manager of the user it runs as."""
+    return (
+        f"{MARK}\n[Unit]\nWants=user@{uid}.service\nAfter=user@{uid}.service\n"
+        f"[Service]\nEnvironment=XDG_RUNTIME_DIR=/run/user/{uid}\nBindPaths=/run/user/{uid}\n"
+    )
+
+
+def write_all(texts: Mapping[Path, str]) -> Iterator[str]:
+    """Write the files; yields a line for each that changed. A file that is not ours is left alone."""
+    for path, text in texts.items():
+        if path.exists() and not is_ours(path):
+            yield f"left alone, not ours: {path}"
+            continue
+        if path.exists() and path.read_text("utf-8") == text:
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_name(f".{path.name}.tmp")
+        beside.write_text(text, "utf-8")
+        beside.chmod(0o644)
+        beside.rename(path)
+        yield f"wrote {path}"
+
+
+def is_ours(path: Path) -> bool:
+    """True for a file that an installation of ours wrote."""
+    try:
+        return path.read_text("utf-8", "replace").startswith(MARK)
+    except OSError:
+        return False
