@@ -26,7 +26,7 @@ from the_loop.ledger import (
     forgotten,
     new_ledger,
 )
-from the_loop.model import LoopError, Note, WorkItem, timestamp
+from the_loop.model import LoopError, Note, WorkItem, explain, timestamp
 from the_loop.state import StateRoot, fsync_directory, read_regular, slug, to_json_bytes, unslug, write_durably
 
 _Signature = tuple[int, int, int]  # inode, size, time of change in nanoseconds
@@ -75,6 +75,10 @@ class Archive:
         self._known: dict[str, _Known] = {}
         self._pending: set[str] = set()
 
+    def is_ours(self) -> bool:
+        """False once the root is somebody else's."""
+        return self._guard()
+
     def load(self) -> None:
         """Read every ledger there is."""
         for path in sorted(self._root.portable.glob("*.json")):
@@ -95,7 +99,7 @@ class Archive:
 
     def save(self, ledger: Ledger) -> None:
         """Write the ledger durably. Raises OSError, and the old one stays in force."""
-        if not self._guard():
+        if not self.is_ours():
             raise PermissionError(errno.EPERM, "this root is not ours any more")
         path = self._root.ledger(ledger.ref)
         write_durably(path, to_json_bytes(encode(ledger)))
@@ -164,8 +168,7 @@ class Archive:
             known = _Known(signature, held=str(error))
             self._tell(Note("ledger.held", {"ref": ref, "reason": str(error), "aside": ""}))
         except (UnreadableLedger, OSError) as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            self.hold(ref, reason)
+            self.hold(ref, explain(error))
             return self._known[ref]
         self._remember(ref, known)
         return known

@@ -392,7 +392,10 @@ def _expectation(hint: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    return _BRIEFLY.repr(value)  # never the whole: aliases can make it larger than memory
+    try:
+        return _BRIEFLY.repr(value)  # never the whole: aliases can make it larger than memory
+    except ValueError:
+        return "a number of thousands of digits"
 
 
 def _plain(problem: str) -> str:

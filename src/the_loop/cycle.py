@@ -17,7 +17,7 @@ from the_loop.decide import View, decide, wants_thread
 from the_loop.dispatcher import Dispatcher
 from the_loop.guards import Rules
 from the_loop.ledger import Ledger, Phase, Standing
-from the_loop.model import Note, Presence, timestamp
+from the_loop.model import Note, Presence, explain, timestamp
 from the_loop.outbox import Outbox
 from the_loop.positions import Position, Wait, write_position
 from the_loop.sources.base import Known, Limited, Listing, Sighting, Source, SourceError
@@ -121,8 +121,14 @@ class Cycle:
         for ledger in self._archive.with_pending():
             if watched.source.owns(ledger.ref):
                 if watched.error and not watched.is_unread:
-                    self._outbox.offer_as_it_was(ledger.ref)
+                    self._offer_as_it_was(ledger.ref)
                 self._dispatcher.offer(ledger.ref)
+
+    def _offer_as_it_was(self, ref: str) -> None:
+        try:
+            self._outbox.offer_as_it_was(ref)
+        except OSError as error:
+            self._tell(Note("item.failed", {"ref": ref, "reason": explain(error)}))
 
     # --- items ---
 
@@ -143,8 +149,8 @@ class Cycle:
                 errors += 1
             except Exception as error:  # noqa: BLE001 (the border: one broken item costs that one only)
                 owed.add(sighting.ref)
-                reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-                self._tell(Note("item.failed", {"ref": sighting.ref, "source": watched.source.name, "reason": reason}))
+                fields = {"ref": sighting.ref, "source": watched.source.name, "reason": explain(error)}
+                self._tell(Note("item.failed", fields))
                 errors += 1
         return errors, owed
 
@@ -252,6 +258,8 @@ class Cycle:
         if position == watched.position:
             return
         watched.position = position
+        if not self._archive.is_ours():
+            return
         try:
             write_position(self._root, watched.source.name, position)
         except OSError as error:

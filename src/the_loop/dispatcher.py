@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from the_loop.model import Note, Outcome, Verdict
+from the_loop.model import Note, Outcome, Verdict, explain
 from the_loop.outbox import Handover, Outbox
 from the_loop.runners.base import Trace
 
@@ -120,8 +120,8 @@ class Dispatcher:
                 return
             try:
                 handover = self._outbox.next(ref)
-            except OSError as error:
-                self._tell(Note("item.failed", {"ref": ref, "reason": error.strerror or str(error)}))
+            except Exception as error:  # noqa: BLE001 (the border: one item costs itself)
+                self._tell(Note("item.failed", {"ref": ref, "reason": explain(error)}))
                 continue  # the next cycle offers it again
             if handover is not None:
                 self._begin(handover, adopted=False)
@@ -149,8 +149,8 @@ class Dispatcher:
         while True:
             try:
                 self._outbox.conclude(handover, outcome)
-            except OSError as error:
-                reason = f"cannot record an outcome: {error.strerror or error}, trying again"
+            except Exception as error:  # noqa: BLE001 (unrecorded, it must not be offered again)
+                reason = f"cannot record an outcome: {explain(error)}, trying again"
                 self._tell(Note("item.failed", {"ref": handover.ref, "reason": reason}))
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, 30.0)

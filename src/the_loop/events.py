@@ -7,6 +7,7 @@ Text from outside travels in fields only, made printable and capped; a sentence 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import sys
@@ -162,7 +163,9 @@ class JsonLog:
             size = os.fstat(descriptor).st_size
             # a full disk or a kill may have cut the last line: that costs that line only
             is_cut = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-            os.write(descriptor, b"\n" * is_cut + json.dumps(event).encode("ascii") + b"\n")
+            line = b"\n" * is_cut + json.dumps(event).encode("ascii") + b"\n"
+            if os.write(descriptor, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             os.close(descriptor)
 

@@ -3,31 +3,79 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from the_loop.archive import Archive
 from the_loop.cycle import Watched
 from the_loop.ledger import Standing
 from the_loop.model import timestamp
+from the_loop.processes import Identity
 from the_loop.state import StateRoot, read_json_object, replace_file, to_json_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class CycleSummary:
-    """One cycle as status and trail show it. `started_at` is ISO 8601 UTC."""
+class Health:
+    """How the cycles of this life go, and the beat that tells it. What the last life left is shown until then."""
 
-    started_at: str
-    seconds: float
-    items: int
-    delivered: int
-    errors: int
-    interrupted: bool
+    def __init__(self, root: StateRoot, holder: Identity, now: Callable[[], float]) -> None:
+        self.next_cycle_at: float | None = None  # epoch seconds
+        self._root = root
+        self._holder = holder
+        self._now = now
+        self._since = timestamp(now())
+        self._began = (now(), time.monotonic())
+        before = read_heartbeat(root)
+        last, good = before.get("lastCycle"), before.get("lastGoodCycleAt")
+        self._last: dict[str, Any] | None = last if isinstance(last, dict) else None
+        self._last_good_at = good if isinstance(good, str) else None
 
-    def to_json(self) -> dict[str, Any]:
-        fields = asdict(self)
-        return {"startedAt": fields.pop("started_at"), **fields}
+    def cycle_begins(self) -> None:
+        self._began = (self._now(), time.monotonic())
+
+    def cycle_ends(self, *, items: int, delivered: int, errors: int, interrupted: bool) -> dict[str, Any]:
+        """The cycle's summary, as status and trail show it."""
+        started_at, began = self._began
+        self._last = {
+            "startedAt": timestamp(started_at),
+            "seconds": round(time.monotonic() - began, 3),
+            "items": items,
+            "delivered": delivered,
+            "errors": errors,
+            "interrupted": interrupted,
+        }
+        if not errors and not interrupted:
+            self._last_good_at = timestamp(self._now())
+        return self._last
+
+    def beat(self, archive: Archive, watched: Sequence[Watched], pause_reason: str) -> None:
+        """Write the heartbeat. Best effort: it is shown, never acted on."""
+        now = self._now()
+        beat = {
+            "schema": 1,
+            "pid": self._holder.pid,
+            "starttime": self._holder.starttime,
+            "since": self._since,
+            "stateRoot": str(self._root.path),
+            "lastCycle": self._last,
+            "lastGoodCycleAt": self._last_good_at,
+            "nextCycleAt": timestamp(self.next_cycle_at) if self.next_cycle_at else None,
+            "sources": [source_status(one, now) for one in watched],
+            **queue_counts(archive),
+            "heldItems": archive.held(),
+            "leftAlone": left_alone(archive, watched),
+            "paused": pause_reason or None,
+        }
+        with contextlib.suppress(OSError):
+            replace_file(self._root.heartbeat, to_json_bytes(beat), sync=False)
+
+    def status(self, watched: Iterable[Watched]) -> str:
+        """One line for `systemctl status`."""
+        last = self._last
+        failing = [one.source.name for one in watched if one.error]
+        text = "first cycle" if last is None else f"{last.get('items')} items, last cycle {last.get('startedAt')}"
+        good = self._last_good_at or "never"
+        return f"{text}, failing: {', '.join(failing)}, last good cycle {good}" if failing else text
 
 
 def queue_counts(archive: Archive) -> dict[str, int]:
@@ -59,12 +107,6 @@ def left_alone(archive: Archive, watched: Iterable[Watched]) -> list[str]:
     sources = [one.source for one in watched]
     refs = (ref for ref in archive.refs() if not any(source.owns(ref) for source in sources))
     return sorted({ref.rpartition("#")[0] or ref.rpartition("/")[0] for ref in refs})
-
-
-def write_heartbeat(root: StateRoot, beat: Mapping[str, Any]) -> None:
-    """Best effort: it is shown, never acted on."""
-    with contextlib.suppress(OSError):
-        replace_file(root.heartbeat, to_json_bytes(beat), sync=False)
 
 
 def read_heartbeat(root: StateRoot) -> dict[str, Any]:

@@ -32,6 +32,11 @@ class LoopError(Exception):
         return f"{self.problem} ({self.hint})" if self.hint else self.problem
 
 
+def explain(error: Exception) -> str:
+    """An error in a few words: what the system says, or the error's own sentence."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+
+
 class Kind(StrEnum):
     """What an event hands over."""
 

@@ -29,7 +29,7 @@ from the_loop.ledger import (
     settle,
     versions_that_gave_up,
 )
-from the_loop.model import Event, Kind, Note, Outcome, Verdict, delivery_id
+from the_loop.model import Event, Kind, Note, Outcome, Verdict, delivery_id, explain
 from the_loop.runners.base import Offer, Runner, Trace
 from the_loop.state import StateRoot, read_json_object, to_json_line, write_durably
 from the_loop.verdicts import Policy, conclude, is_due, without_a_session_to_close
@@ -152,7 +152,7 @@ class Outbox:
                 try:
                     running += self._recover_event(ledger.ref, key)
                 except OSError as error:  # its files keep what is known; its turn comes again
-                    self._tell(Note("item.failed", {"ref": ledger.ref, "reason": error.strerror or str(error)}))
+                    self._tell(Note("item.failed", {"ref": ledger.ref, "reason": explain(error)}))
         self._remove_orphans()
         return running
 

@@ -13,7 +13,7 @@ import random
 import signal
 import socket
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,9 +24,9 @@ from the_loop.cycle import Cycle, Watched
 from the_loop.dispatcher import Dispatcher
 from the_loop.events import Trail, rotate
 from the_loop.guards import Rules
-from the_loop.heartbeat import CycleSummary, left_alone, queue_counts, read_heartbeat, source_status, write_heartbeat
+from the_loop.heartbeat import Health
 from the_loop.lock import LockBusy, LockHeld, RunLock
-from the_loop.model import LoopError, Note, timestamp
+from the_loop.model import LoopError, Note
 from the_loop.outbox import Outbox
 from the_loop.state import PIDFILE, StateRoot
 from the_loop.supervision.notify import Notifier
@@ -77,12 +77,9 @@ class Poller:
         self._work: asyncio.Task[Any] | None = None
         self._is_displaced = False
         self._cannot_restore = False
-        self._since = ""
-        self._last_cycle: Mapping[str, Any] | None = None
-        self._last_good_at: str | None = None
-        self._next_cycle_at: float | None = None
         self._delivered = 0
         self._errors = 0
+        self._interrupted = False
         self._busy_since: float | None = None
         self._watched: list[Watched] = []
 
@@ -138,7 +135,7 @@ class Poller:
     async def _run_locked(self, lock: RunLock) -> int:
         setup = self._setup
         self._lock = lock
-        self._since = timestamp(setup.now())
+        self._health = Health(setup.root, lock.identity, setup.now)
         setup.root.prepare_folders()
         fields = {"path": str(lock.claim), "pid": lock.identity.pid, "uid": os.geteuid()}
         self._tell(Note("poller.started", fields))
@@ -163,7 +160,6 @@ class Poller:
         )
         self._cycle = Cycle(setup.root, self._archive, self._outbox, self._dispatcher, tell=self._tell, now=setup.now)
         self._listen()
-        self._remember_last_life()
         for handover in self._outbox.recover():
             self._dispatcher.adopt(handover)
         self._beat()
@@ -181,7 +177,7 @@ class Poller:
             await self._run_cycle()
             self._report_cycle()
             interval_s = self._config.polling.interval_seconds * random.uniform(1 - _JITTER, 1 + _JITTER)
-            self._next_cycle_at = self._setup.now() + interval_s
+            self._health.next_cycle_at = self._setup.now() + interval_s
             self._beat()
             if not self._stop.is_set():
                 await self._sleep(interval_s)
@@ -209,13 +205,6 @@ class Poller:
         if self._wakes is not None:
             asyncio.get_running_loop().add_reader(self._wakes, self._on_wake)
 
-    def _remember_last_life(self) -> None:
-        """How its last cycles went stays to be seen until there is one of this life."""
-        beat = read_heartbeat(self._setup.root)
-        last, good = beat.get("lastCycle"), beat.get("lastGoodCycleAt")
-        self._last_cycle = last if isinstance(last, dict) else None
-        self._last_good_at = good if isinstance(good, str) else None
-
     async def _leave(self) -> None:
         setup = self._setup
         setup.notifier.stopping()
@@ -230,16 +219,14 @@ class Poller:
             self._tell(Note("dispatch.abandoned", {"deliveryId": delivery}))
         if report.abandoned:
             self._tell(Note("poll.attempts_released", {"count": len(report.abandoned)}))
-        self._next_cycle_at = None
-        if not self._is_displaced:
-            self._beat()
+        self._health.next_cycle_at = None
+        self._beat()
         await asyncio.gather(*(watched.source.close() for watched in self._watched), return_exceptions=True)
 
     # --- one cycle ---
 
     async def _run_cycle(self) -> None:
-        self._started_at = self._setup.now()
-        self._began = time.monotonic()
+        self._health.cycle_begins()
         self._errors = 0
         self._interrupted = False
         self._wake.clear()
@@ -270,18 +257,11 @@ class Poller:
     def _report_cycle(self) -> None:
         delivered = self._outbox.delivered - self._delivered
         self._delivered = self._outbox.delivered
-        summary = CycleSummary(
-            started_at=timestamp(self._started_at),
-            seconds=round(time.monotonic() - self._began, 3),
-            items=sum(watched.items for watched in self._watched),
-            delivered=delivered,
-            errors=self._errors,
-            interrupted=self._interrupted,
+        items = sum(watched.items for watched in self._watched)
+        summary = self._health.cycle_ends(
+            items=items, delivered=delivered, errors=self._errors, interrupted=self._interrupted
         )
-        if not self._errors and not self._interrupted:
-            self._last_good_at = timestamp(self._setup.now())
-        self._last_cycle = summary.to_json()
-        self._tell(Note("poll.cycle", self._last_cycle))
+        self._tell(Note("poll.cycle", summary))
 
     # --- signals ---
 
@@ -407,30 +387,11 @@ class Poller:
             return
 
     def _status(self) -> str:
-        last = self._last_cycle
-        failing = [one.source.name for one in self._watched if one.error]
-        text = "first cycle" if last is None else f"{last.get('items')} items, last cycle {last.get('startedAt')}"
-        good = self._last_good_at or "never"
-        return f"{text}, failing: {', '.join(failing)}, last good cycle {good}" if failing else text
+        return self._health.status(self._watched)
 
     def _beat(self) -> None:
-        now = self._setup.now()
-        beat = {
-            "schema": 1,
-            "pid": self._lock.identity.pid,
-            "starttime": self._lock.identity.starttime,
-            "since": self._since,
-            "stateRoot": str(self._setup.root.path),
-            "lastCycle": self._last_cycle,
-            "lastGoodCycleAt": self._last_good_at,
-            "nextCycleAt": timestamp(self._next_cycle_at) if self._next_cycle_at else None,
-            "sources": [source_status(watched, now) for watched in self._watched],
-            **queue_counts(self._archive),
-            "heldItems": self._archive.held(),
-            "leftAlone": left_alone(self._archive, self._watched),
-            "paused": self._dispatcher.pause_reason or None,
-        }
-        write_heartbeat(self._setup.root, beat)
+        if not self._is_displaced:
+            self._health.beat(self._archive, self._watched, self._dispatcher.pause_reason)
         self._setup.notifier.status(self._status())
 
 
