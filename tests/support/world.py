@@ -1,6 +1,7 @@
 """A whole poller core around a GitHub source: one process, virtual time, and crashes at chosen points.
 
-    world = World(tmp_path, github, clock)
+    world = scene(tmp_path)      # with an empty repository, `octo/repo`
+    world.add_issue()
     await world.cycle()          # one look, everything due handed over; then the interval passes
     assert world.ids() == ["1/spawn:1"]
     world = world.restart()      # the next life, from what is on disk
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +24,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ParamSpec
 from unittest import mock
 
+from support.github_fake import FakeGitHub
 from support.http_transport import FakeTransport
 from the_loop import cycle as cycle_module
 from the_loop import poller as poller_module
@@ -44,7 +47,7 @@ from the_loop.state import StateRoot
 if TYPE_CHECKING:
     import httpx2
 
-    from support.github_fake import FakeGitHub
+    from support.github_values import Rules as GithubRules
 
 REPO = "octo/repo"
 NOON = 1_700_000_000.0
@@ -198,6 +201,7 @@ class World:
         self.notes: list[Note] = []
         self._transport = transport
         self._virtual = SimpleNamespace(monotonic=clock, time=clock)
+        asyncio.get_running_loop().set_exception_handler(_report)
         with self._as_in_life():
             self._begin()
 
@@ -224,6 +228,10 @@ class World:
         with self._as_in_life():
             await self.dispatcher.stop()
             await self.watched.source.close()
+
+    def add_issue(self, *, labels: tuple[str, ...] = ("auto",), repo: str = REPO, **fields: Any) -> int:
+        """The number of a new issue that is to be worked on."""
+        return self.github.add_issue(repo, labels=labels, **fields)
 
     # --- what tests read ---
 
@@ -259,6 +267,7 @@ class World:
     def _as_in_life(self) -> Iterator[None]:
         with (
             self.fuse.watching_files(),
+            mock.patch.object(os, "fsync", return_value=None),  # a process dies here, never the machine
             mock.patch.object(cycle_module, "time", self._virtual),
             mock.patch.object(poller_module, "time", self._virtual),
         ):
@@ -308,6 +317,15 @@ class World:
             raise AssertionError(f"{handover} cannot be running")
 
 
+def scene(folder: Path, rules: GithubRules | None = None, *, repos: tuple[str, ...] = (REPO,), **options: Any) -> World:
+    """A first life beside a GitHub with these repositories, all of them empty."""
+    clock = Clock()
+    github = FakeGitHub(clock, rules)
+    for repo in repos:
+        github.add_repo(repo)
+    return World(folder, github, clock, repos=repos, **options)
+
+
 def short(delivery_id: str, repo: str = REPO) -> str:
     """A delivery id of this repository's items without what they all have."""
     return delivery_id.removeprefix(f"github:{repo.lower()}#")
@@ -320,6 +338,12 @@ def carried(received: Iterable[dict[str, Any]]) -> list[str]:
         arrived.append(payload["deliveryId"])
         arrived += [f"{payload['ref']}/{entry['kind']}:{entry['id']}" for entry in payload["thread"]]
     return arrived
+
+
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A delivery that was cut off by a crash is nobody's concern; the rest is told as usual."""
+    if not isinstance(context.get("exception"), Crash):
+        loop.default_exception_handler(context)
 
 
 def _parted(id_: str) -> tuple[str, str, str]:

@@ -1,0 +1,62 @@
+"""Scripts of processes that hold, look at or wait for a run lock, and short ways to ask for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from the_loop.lock import LockBusy, LockHeld, RunLock
+from the_loop.processes import Identity, identity_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from support.processes import Child
+
+CLAIM = "poll.pid"
+
+HOLDER = """
+    import sys
+    from pathlib import Path
+    from the_loop.lock import RunLock
+    lock = RunLock.attempt(Path(sys.argv[1]), "poll.pid")
+    print(lock.identity, flush=True)
+    for line in sys.stdin:
+        print(getattr(lock, line.strip())(), flush=True)
+"""
+FLOCK = """
+    import fcntl, os, sys
+    path, *operations = sys.argv[1:]
+    descriptor = os.open(path, os.O_RDONLY)
+    for operation in operations:
+        fcntl.flock(descriptor, getattr(fcntl, operation))
+        print(operation, flush=True)
+        sys.stdin.readline()
+"""
+# as `poll start` takes it, with its patience
+ACQUIRE = """
+    import asyncio, sys, threading, time
+    from pathlib import Path
+    from types import SimpleNamespace
+    from the_loop.lock import LockBusy, LockHeld, look
+    from the_loop.poller import Poller
+    from the_loop.state import StateRoot
+
+    def acquire(directory):
+        setup = SimpleNamespace(root=StateRoot(Path(directory)), config=None, trail=SimpleNamespace(tell=print))
+        return asyncio.run(Poller(setup)._acquire())
+"""
+
+
+def take(root: Path) -> bool:
+    """True if the lock could be had; it is given back at once."""
+    try:
+        RunLock.attempt(root, CLAIM).close()
+    except (LockHeld, LockBusy):
+        return False
+    return True
+
+
+def identity(child: Child) -> Identity:
+    found = identity_of(child.pid)
+    assert found is not None
+    return found

@@ -1,0 +1,403 @@
+"""The promise, checked against a model: one item's thread grows, its label and state change, deliveries end at random.
+
+Decisions and verdicts run on a ledger that goes through JSON at every crash. Whatever the order of things: nothing
+that a person of ours wrote is handed over twice or left out, the order is kept, and only refusals are counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from support import factories as make
+from the_loop.cycle import _is_quiet
+from the_loop.decide import View, decide, wants_thread
+from the_loop.guards import read_text
+from the_loop.ledger import Ledger, Phase, Standing, decode, encode, move
+from the_loop.model import Entry, Event, Note, Outcome, Presence, Verdict
+from the_loop.outbox import Handover, Outbox
+from the_loop.runners.base import Look, Offer, Trace
+from the_loop.sources.base import Sighting
+from the_loop.state import StateRoot, to_json_bytes
+
+BODIES = st.sampled_from(
+    [
+        *["text"] * 10,
+        *("the-loop start", "the-loop start\ntext", "the-loop stop", "the-loop stop\ntext", "the-loop pause\ntext"),
+        *("the-loop pause", *["the-loop resume"] * 3, "the-loop stop\nthe-loop pause", f"told\n{make.MARKER}"),
+    ]
+)
+AUTHORS = st.sampled_from([*["alice"] * 6, "mallory", None])
+LOOKS = st.sampled_from([*["whole"] * 6, "position lost", "write fails", "thread unreadable"])
+VERDICTS = st.sampled_from(
+    [*[Verdict.DELIVERED] * 4, *[Verdict.REFUSED] * 3, Verdict.LATER, Verdict.UNKNOWN, Verdict.UNSTARTABLE]
+)
+OVERLAP = 2  # rows that every look shows again
+
+
+class Disk:
+    """Stands for the archive: one ledger, as JSON."""
+
+    def __init__(self) -> None:
+        self.content = b""
+
+    def get(self, ref: str) -> Ledger | None:
+        return decode(self.content, ref) if self.content else None
+
+    def save(self, ledger: Ledger) -> None:
+        self.content = to_json_bytes(encode(ledger))
+
+    def with_pending(self) -> list[Ledger]:
+        ledger = self.get(make.REF)
+        return [ledger] if ledger is not None and ledger.poll.pending else []
+
+
+class MemoryOutbox(Outbox):
+    """The outbox with its payloads in memory."""
+
+    payloads: dict[str, Event]
+
+    def _payload(self, ref: str, key: str) -> dict[str, Any] | None:
+        assert ref == make.REF
+        return {} if key in self.payloads else None
+
+    def _write_payload(self, event: Event) -> None:
+        self.payloads[event.key] = event
+
+    def _refresh_payload(self, ref: str, key: str, entry: object) -> bool:
+        assert entry is not None
+        return self._payload(ref, key) is not None
+
+    def _remove_orphans(self) -> None:
+        for key in self.payloads.keys() - set(self._pending()):
+            del self.payloads[key]
+
+    def _pending(self) -> list[str]:
+        return [key for ledger in self._archive.with_pending() for key in ledger.poll.pending]
+
+
+class Conversation(RuleBasedStateMachine):
+    """One item, its source, its receiver, and the poller between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.item = make.item()
+        self.rules = make.rules()
+        self.policy = make.policy(max_retries=2)
+        self.now = make.NOON
+        self.thread: list[Entry] = []
+        self.deleted: set[str] = set()
+        self.is_open = self.has_label = True
+        self.linger_is_over = False
+        self.disk = Disk()
+        self.position = 0  # rows before it were shown by an earlier look
+        self.owed = True
+        self.running: Handover | None = None
+        self.ended: Outcome | None = None  # of the running one, while nobody was there to record it
+        self.told: list[Note] = []
+        self.handed: list[str] = []  # what arrived, in order
+        self.refusals: Counter[str] = Counter()
+        self.gave_up: set[str] = set()
+        self.seen_before: frozenset[str] = frozenset()
+        self.payloads: dict[str, Event] = {}
+        self.outbox = self._new_life()
+
+    @property
+    def ledger(self) -> Ledger | None:
+        return self.disk.get(make.REF)
+
+    def _new_life(self) -> MemoryOutbox:
+        outbox = MemoryOutbox(
+            StateRoot(Path("/nonexistent")),
+            cast("Any", self.disk),
+            cast("Any", _Receiver(self)),
+            policy=self.policy,
+            rules_of=lambda _: self.rules,
+            tell=self.told.append,
+            now=lambda: self.now,
+        )
+        outbox.payloads = self.payloads
+        return outbox
+
+    @initialize(
+        author=AUTHORS,
+        require_start=st.sampled_from([False, False, True]),
+        body=st.sampled_from(["body"] * 3 + ["body\nthe-loop pause"]),
+    )
+    def begin(self, *, author: str | None, require_start: bool, body: str) -> None:
+        self.item = make.item(author=author, body=body)
+        self.rules = make.rules(require_start=require_start)
+
+    # --- the world ---
+
+    @rule(entries=st.lists(st.tuples(BODIES, AUTHORS), min_size=1, max_size=3))
+    def people_write(self, entries: list[tuple[str, str | None]]) -> None:
+        for body, author in entries:
+            self.write(body, author)
+
+    @rule(change=st.sampled_from(["label", "state", "linger", "time"]))
+    def the_world_changes(self, change: str) -> None:
+        match change:
+            case "label":
+                self.has_label = not self.has_label
+            case "state":
+                self.is_open, self.linger_is_over = not self.is_open, False
+            case "linger":
+                self.linger_is_over = True
+            case _:
+                self.now += 1000
+
+    @precondition(lambda self: self.thread)
+    @rule(data=st.data())
+    def somebody_deletes(self, data: st.DataObject) -> None:
+        self.deleted.add(data.draw(st.sampled_from(self.thread)).key)
+
+    # --- the poller ---
+
+    @rule(outcome=LOOKS, verdicts=st.lists(VERDICTS, max_size=3))
+    def cycle(self, outcome: str, verdicts: list[Verdict]) -> None:
+        """A look, and deliveries that end before the next one; the last one that began goes on."""
+        self.look(outcome)
+        self.hand_over()
+        for verdict in verdicts:
+            if self.running is not None:
+                self._conclude(Outcome(verdict))
+                self.hand_over()
+
+    @rule(outcome=LOOKS, verdicts=st.lists(VERDICTS, max_size=3))
+    def cycle_after_a_while(self, outcome: str, verdicts: list[Verdict]) -> None:
+        self.now += 1000
+        self.cycle(outcome, verdicts)
+
+    @precondition(lambda self: self.running is not None)
+    @rule(verdict=VERDICTS)
+    def delivery_ends(self, verdict: Verdict) -> None:
+        self._conclude(Outcome(verdict))
+
+    @rule(stops_first=st.booleans(), fate=st.sampled_from(["goes on", *Verdict]))
+    def restart(self, *, stops_first: bool, fate: str) -> None:
+        """The poller goes away and comes back; what it had in memory is lost, the delivery may end meanwhile."""
+        if stops_first:
+            self.outbox.release_all({make.REF: self.running.key} if self.running else {})
+        self._recover(None if fate == "goes on" else Outcome(Verdict(fate)))
+
+    @precondition(lambda self: self.running is None)
+    @rule(is_moved=st.booleans())
+    def operator_acts(self, *, is_moved: bool) -> None:
+        """An upgrade; or only `portable/` goes to another machine."""
+        if is_moved:
+            self.outbox.release_all({})
+            self.payloads.clear()
+            self.position, self.owed = 0, True
+        else:
+            self.policy = replace(self.policy, version=f"{self.policy.version}+")
+        self._recover(None)
+
+    # --- what must hold at any moment ---
+
+    @invariant()
+    def seen_never_shrinks(self) -> None:
+        ledger = self.ledger
+        seen = ledger.poll.seen_comments if ledger else frozenset()
+        assert seen >= self.seen_before
+        self.seen_before = seen
+
+    @invariant()
+    def nothing_is_both_settled_and_pending(self) -> None:
+        if (ledger := self.ledger) is not None:
+            assert not ledger.poll.seen_comments & ledger.poll.pending.keys()
+
+    @invariant()
+    def attempts_are_refusals(self) -> None:
+        if (ledger := self.ledger) is not None:
+            for key, entry in ledger.poll.pending.items():
+                assert ledger.attempts(key) == self.refusals[key]
+                assert entry.attempt == self.refusals[key] + 1
+
+    @invariant()
+    def nothing_arrives_twice(self) -> None:
+        assert max(Counter(self.handed).values(), default=1) == 1
+
+    @invariant()
+    def order_is_kept(self) -> None:
+        numbers = [int(key.partition(":")[2]) for key in self.handed if key.startswith("comment:")]
+        in_line = [number for number in numbers if f"comment:{number}" not in self.gave_up]
+        assert in_line == sorted(in_line)
+
+    def teardown(self) -> None:
+        """Let everything come to rest with the item open, labelled and wanted: then everything has arrived."""
+        self.is_open = self.has_label = True
+        self.linger_is_over = False
+        for _ in range(12):
+            self._settle_down()
+            if self._is_at_rest():
+                break
+            self._ask_for_it()
+        assert self._is_at_rest(), "it never came to rest"
+        self._check_all_arrived()
+
+    # --- the runner, as far as the outbox asks it ---
+
+    def look_at(self, offer: Offer) -> Look:
+        if self.running is None or self.running.offer != offer:
+            return Look(Trace.NEVER_BEGUN)
+        if self.ended is None:
+            return Look(Trace.RUNNING)
+        match self.ended.verdict:
+            case Verdict.UNKNOWN:
+                return Look(Trace.UNKNOWN)
+            case Verdict.NEVER_BEGUN:
+                return Look(Trace.NEVER_BEGUN)
+            case _:
+                return Look(Trace.DONE, self.ended)
+
+    # --- how it is done ---
+
+    def write(self, body: str, author: str | None) -> None:
+        number = len(self.thread) + 1
+        self.thread.append(make.entry(number, body, author, created_at=make.when(number // 2)))
+
+    def look(self, outcome: str) -> None:
+        shown = len(self.thread)
+        sighting = self._sighting()
+        if sighting is not None and not _is_quiet(self.ledger, sighting, self.owed):
+            self._visit(sighting, outcome)
+        if outcome != "position lost":
+            self.position = shown
+
+    def hand_over(self) -> None:
+        if self.running is None:
+            self.running = self.outbox.next(make.REF)
+
+    def _sighting(self) -> Sighting | None:
+        """What a source tells of the item now; None where it says nothing."""
+        ledger = self.ledger
+        rows = tuple(entry for entry in self.thread[max(0, self.position - OVERLAP) :] if entry.key not in self.deleted)
+        if self.is_open and self.has_label:
+            return Sighting(make.REF, Presence.LISTED, self.item, rows=rows)
+        if ledger is None or not ledger.poll.phase.is_open:
+            return None
+        if self.is_open:
+            return Sighting(make.REF, Presence.AWAY)
+        presence = Presence.GONE if self.linger_is_over else Presence.LEFT
+        return Sighting(make.REF, presence, reason="closed", rows=rows)
+
+    def _visit(self, sighting: Sighting, outcome: str) -> None:
+        ledger = self.ledger
+        spawn = ledger.poll.pending.get(ledger.spawn_key) if ledger else None
+        view = View(
+            ref=make.REF,
+            presence=sighting.presence,
+            item=sighting.item,
+            reason=sighting.reason,
+            rows=sighting.rows,
+            running=self.running.key if self.running else None,
+            due=spawn is not None and self.outbox.is_due(spawn),
+        )
+        if wants_thread(ledger, view, self.rules, owed=self.owed):
+            if outcome == "thread unreadable":
+                self.owed = True
+                return
+            view = replace(view, thread=tuple(entry for entry in self.thread if entry.key not in self.deleted))
+        decision = decide(ledger, view, self.rules)
+        if outcome == "write fails":
+            self.owed = True
+            return
+        self.outbox.commit(decision)
+        if view.thread is not None:
+            self.owed = False
+        self._take_notes()
+
+    def _conclude(self, outcome: Outcome) -> None:
+        assert self.running is not None
+        self._arrives(self.running, outcome)
+        self.outbox.conclude(self.running, outcome)
+        self.running = None
+        self._take_notes()
+
+    def _arrives(self, handover: Handover, outcome: Outcome) -> None:
+        """What the receiver has after this outcome, and what it counts."""
+        ledger = self.ledger
+        assert ledger is not None
+        if outcome.verdict is Verdict.DELIVERED:
+            carries = ledger.poll.pending[handover.key].carries
+            assert {entry.key for entry in self.payloads[handover.key].thread} >= set(carries)
+            self.handed += [handover.key, *carries]
+        self.refusals[handover.key] += outcome.verdict is Verdict.REFUSED
+
+    def _recover(self, fate: Outcome | None) -> None:
+        self.ended = fate
+        if self.running is not None and fate is not None:
+            self._arrives(self.running, fate)
+        self.outbox = self._new_life()
+        running = self.outbox.recover()
+        assert running in ([], [self.running])
+        self.running = running[0] if running else None
+        self.ended = None
+        self._take_notes()
+
+    def _take_notes(self) -> None:
+        """Budgets start over where the trail says so, and end with their event."""
+        for note in self.told:
+            if note.name == "poll.rearmed":
+                self.refusals[note.fields["key"]] = 0
+            if note.fields.get("willRetry") is False:
+                self.gave_up.add(note.fields["key"])
+        self.told.clear()
+        ledger = self.ledger
+        for key in self.refusals.keys() - (ledger.poll.pending.keys() if ledger else set()):
+            del self.refusals[key]
+
+    def _settle_down(self) -> None:
+        for _ in range(len(self.thread) * 2 + 12):
+            self.now += 1000
+            self.look("whole")
+            self.hand_over()
+            if self.running is not None:
+                self._conclude(Outcome(Verdict.DELIVERED))
+
+    def _is_at_rest(self) -> bool:
+        ledger = self.ledger
+        if ledger is None or ledger.poll.phase is not Phase.LIVE or ledger.poll.paused:
+            return False
+        return all(entry.state is Standing.GAVE_UP for entry in ledger.poll.pending.values())
+
+    def _ask_for_it(self) -> None:
+        """What a person does: release what is held, and say start."""
+        if (ledger := self.ledger) is not None:
+            for key, entry in ledger.poll.pending.items():
+                if entry.state is Standing.HELD:
+                    ledger = move(ledger, key, Standing.UNCERTAIN, unknown=0)
+            self.disk.save(ledger)
+        self.write("the-loop start\nplease", "alice")
+
+    def _check_all_arrived(self) -> None:
+        ledger = self.ledger
+        assert ledger is not None
+        arrived = set(self.handed)
+        for entry in self.thread:
+            is_ours = entry.author == "alice" and make.MARKER not in entry.body
+            if not is_ours or not read_text(entry.body, self.rules).text:
+                assert entry.key not in arrived
+            elif entry.key not in self.deleted and entry.key not in ledger.poll.pending:
+                assert entry.key in arrived, f"{entry.key} never arrived"
+
+
+class _Receiver:
+    """The machine as a runner: `look` is taken by a rule of its own."""
+
+    def __init__(self, machine: Conversation) -> None:
+        self._machine = machine
+
+    def look(self, offer: Offer) -> Look:
+        return self._machine.look_at(offer)
+
+
+TestConversation = Conversation.TestCase
+TestConversation.settings = settings(max_examples=150, stateful_step_count=40, deadline=None, print_blob=True)

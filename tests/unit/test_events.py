@@ -1,0 +1,377 @@
+"""The decision trail: safe sentences, a log that survives cuts and full disks, and never costs more than itself."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import os
+import re
+import stat
+import string
+import subprocess
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import the_loop
+from support.processes import LIMIT_S, python_argv, run_python
+from the_loop import events
+from the_loop.events import CATALOG, FIELD_LIMIT, JsonLog, Teller, Trail, compose, matches, parse_line, read_log
+from the_loop.model import Note
+
+NOON = 1_700_000_000.5
+SOURCE = Path(the_loop.__file__).parent
+PARTS = {
+    "poller": ("started", "blocked", "stopping"),
+    "poll": ("cycle", "spawned", "comment_forwarded", "comment_failed", "comment_held", "spawn_failed", "rearmed"),
+    "dispatch": ("abandoned", "left_running", "dropped"),
+    "control": ("applied", "ambiguous"),
+    "session": ("started", "closed"),
+    "ledger": ("held",),
+    "source": ("failed", "waiting", "recovered"),
+    "config": ("reloaded", "rejected"),
+}
+DOCUMENTED = [
+    "poll.attempts_released",
+    "poll.edited",
+    *(f"{part}.{name}" for part, names in PARTS.items() for name in names),
+]
+
+
+def event(**fields: Any) -> dict[str, Any]:
+    return compose(Note("source.failed", {"source": "work", "reason": "x", **fields}), NOON)
+
+
+class Sink:
+    """Keeps what it is told, or fails as a full disk does."""
+
+    def __init__(self) -> None:
+        self.told: list[Mapping[str, Any]] = []
+        self.is_full = False
+
+    def write(self, event: Mapping[str, Any]) -> None:
+        if self.is_full:
+            with Path("/dev/full").open("wb", buffering=0) as full:
+                full.write(b"x")
+        self.told.append(event)
+
+    def drop_log(self) -> None:
+        pass
+
+    def check(self) -> None:
+        pass
+
+
+# --- the catalog ---
+
+
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_catalog_has_every_documented_event(name: str) -> None:
+    assert name in CATALOG
+
+
+def test_catalog_has_every_event_that_the_code_tells() -> None:
+    told = {
+        call.args[0].value
+        for path in SOURCE.rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Note"
+        if isinstance(call.args[0], ast.Constant)
+    }
+
+    assert len(told) > 20
+    assert told <= set(CATALOG)
+
+
+@pytest.mark.parametrize("name", CATALOG)
+def test_sentence_without_any_field_is_still_one(name: str) -> None:
+    told = compose(Note(name), NOON)
+
+    assert told["event"] == name
+    assert told["level"] == CATALOG[name].level
+    assert told["time"] == "2023-11-14T22:13:20.500Z"
+    assert told["message"]
+    assert "{" not in told["message"]
+
+
+@pytest.mark.parametrize("name", CATALOG)
+def test_sentence_shows_each_field_it_speaks_of(name: str) -> None:
+    spoken = {field for _, field, _, _ in string.Formatter().parse(CATALOG[name].sentence) if field}
+    fields = {field: f"<{field}>" for field in spoken - {"suffix"}}
+
+    message = compose(Note(name, fields), NOON)["message"]
+
+    assert all(value in message for value in fields.values())
+    assert CATALOG[name].level in ("info", "notice", "warning", "error")
+
+
+def test_interrupted_cycle_says_so_in_its_sentence_and_in_a_field() -> None:
+    told = compose(Note("poll.cycle", {"items": 1, "interrupted": True}), NOON)
+
+    assert told["message"].endswith(", interrupted")
+    assert told["interrupted"] is True
+    assert "interrupted" not in compose(Note("poll.cycle", {"interrupted": False}), NOON)["message"]
+
+
+def test_delivery_id_is_made_of_ref_and_key() -> None:
+    told = compose(Note("poll.comment_forwarded", {"ref": "github:o/r#1", "key": "comment:5"}), NOON)
+
+    assert told["deliveryId"] == "github:o/r#1/comment:5"
+    assert "key" not in told
+    assert told["message"] == "delivered github:o/r#1/comment:5"
+
+
+def test_field_that_does_not_apply_is_left_out() -> None:
+    assert "until" not in event(until=None)
+
+
+# --- text from outside ---
+
+
+@settings(deadline=None)
+@given(st.text(), st.text())
+def test_text_of_any_kind_is_one_printable_capped_line(ref: str, reason: str) -> None:
+    told = compose(Note("control.ambiguous", {"ref": ref, "key": "comment:1", "reason": reason}), NOON)
+
+    assert all(str(value).isprintable() for value in told.values())
+    assert len(told["ref"]) <= FIELD_LIMIT
+    assert b"\n" not in json.dumps(told).encode("ascii")
+
+
+def test_line_breaks_escapes_and_levels_are_shown_and_split_nothing() -> None:
+    told = event(reason="a\n<0>spoofed\r\x1b[31m\0\u2028\x9b")
+
+    assert told["reason"] == r"a\x0a<0>spoofed\x0d\x1b[31m\x00\x2028\x9b"
+    assert told["message"].startswith("source work: ")
+
+
+def test_braces_in_text_are_no_fields() -> None:
+    assert event(reason="{source} {0} {x!r}")["message"] == "source work: {source} {0} {x!r}"
+
+
+def test_long_text_is_capped_and_shows_it() -> None:
+    told = event(reason="x" * 60_000, source="\0" * 60_000)
+
+    assert told["reason"] == "x" * (FIELD_LIMIT - 1) + "…"
+    assert len(told["source"]) == FIELD_LIMIT
+    assert len(told["message"]) < 3 * FIELD_LIMIT
+    assert event(reason="x" * FIELD_LIMIT)["reason"] == "x" * FIELD_LIMIT
+
+
+# --- the log file ---
+
+
+def test_log_has_one_ascii_line_for_each_event_and_reads_them_back(tmp_path: Path) -> None:
+    log = JsonLog(tmp_path / "events.jsonl")
+    told = [event(reason="日本\n🎉"), event(reason="b")]
+
+    for one in told:
+        log.write(one)
+
+    content = (tmp_path / "events.jsonl").read_bytes()
+    assert content.isascii()
+    assert content.count(b"\n") == 2
+    assert list(read_log(tmp_path / "events.jsonl")) == told
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_log_is_private_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    path = tmp_path / "events.jsonl"
+    script = """
+        import sys
+        from pathlib import Path
+        from the_loop.events import JsonLog
+        JsonLog(Path(sys.argv[1])).write({})
+    """
+
+    run_python(script, path, umask=umask)
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_log_over_its_limit_keeps_one_older_file_and_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "LOG_LIMIT", 1000)
+    path = tmp_path / "events.jsonl"
+
+    for number in range(50):
+        JsonLog(path).write(event(reason=str(number)))
+
+    assert {file.name for file in tmp_path.iterdir()} == {"events.jsonl", "events.jsonl.1"}
+    assert all(file.stat().st_size < 1300 for file in tmp_path.iterdir())
+    assert {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()} == {0o600}
+    numbers = [int(one["reason"]) for one in read_log(path)]
+    assert numbers == list(range(numbers[0], 50))
+    assert len(numbers) > 7
+
+
+def test_log_that_is_a_planted_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "victim").write_bytes(b"precious")
+    (tmp_path / "events.jsonl").symlink_to(tmp_path / "victim")
+
+    with pytest.raises(OSError, match="symbolic links"):
+        JsonLog(tmp_path / "events.jsonl").write(event())
+
+    assert (tmp_path / "victim").read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize(
+    "cut", [b'{"time": "2023', b"\0" * 40, b"garbage", b'{"time": "2023-11-14T22:13:20Z", "event": "x"}']
+)
+def test_log_after_a_cut_line_loses_no_other_event(tmp_path: Path, cut: bytes) -> None:
+    path = tmp_path / "events.jsonl"
+    JsonLog(path).write(event(reason="before"))
+    with path.open("ab") as file:
+        file.write(cut)
+
+    JsonLog(path).write(event(reason="after"))
+
+    reasons = [one.get("reason", "whole") for one in read_log(path)]
+    assert reasons == ["before", *(["whole"] if cut.endswith(b"}") else []), "after"]
+
+
+def test_log_that_is_missing_has_no_events(tmp_path: Path) -> None:
+    assert list(read_log(tmp_path / "events.jsonl")) == []
+
+
+def test_log_that_cannot_be_read_is_an_error_and_no_empty_answer(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").mkdir()
+
+    with pytest.raises(IsADirectoryError):
+        list(read_log(tmp_path / "events.jsonl"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"\n",
+        b"{}",
+        b"[]",
+        b"5",
+        b'"time"',
+        b"null",
+        b'{"time": 5, "event": "x"}',
+        b'{"time": "soon", "event": "x"}',
+        b'{"time": "2024-01-01T00:00:00", "event": "x"}',
+        b'{"time": "2024-01-01T00:00:00Z"}',
+        b'{"time": "2024-01-01T00:00:00Z", "event": 5}',
+        b'{"time": "2024-01-01T00:00:00Z", "event": "x"',
+        b'{"time": "2024-01-01T00:00:00Z", "event": "x"}{}',
+        b"\xff\xfe",
+        b"\0" * 100,
+        b"[" * 100_000,
+        b"9" * 5000,
+    ],
+    ids=range(18),
+)
+def test_line_that_is_no_whole_event_is_passed_over(line: bytes) -> None:
+    assert parse_line(line) is None
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=60))
+def test_line_of_any_bytes_costs_that_line_only(line: bytes) -> None:
+    parse_line(line)
+
+
+def test_matches_by_part_of_the_trail_by_source_and_by_moment_not_by_text() -> None:
+    told = event()
+    noon = datetime.fromtimestamp(NOON, UTC)
+    elsewhere = noon.astimezone(tz=datetime.now().astimezone().tzinfo)
+
+    assert all(matches(told, source, None) for source in (None, "", "source", "work"))
+    assert not any(matches(told, source, None) for source in ("poll", "source.failed", "wor"))
+    assert matches(told, None, noon)
+    assert matches(told, None, elsewhere)
+    assert matches(told, None, noon - timedelta(days=400))
+    assert not matches(told, None, noon + timedelta(milliseconds=1))
+
+
+# --- telling ---
+
+
+def test_trail_with_a_full_disk_says_it_once_and_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    sink = Sink()
+    trail = Trail(sink, lambda: NOON)
+    note = Note("poll.cycle")
+
+    for is_full in (False, True, True, False, True):
+        sink.is_full = is_full
+        trail.tell(note)
+
+    assert len(sink.told) == 2
+    assert capsys.readouterr().err == "the-loop: cannot write the event log: No space left on device\n" * 2
+
+
+def test_trail_with_log_and_stderr_on_a_full_disk_costs_nothing(tmp_path: Path) -> None:
+    script = """
+        import os, resource, sys
+        from pathlib import Path
+        from the_loop.events import JsonLog, Teller, Trail
+        from the_loop.model import Note
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+        trail = Trail(Teller(JsonLog(Path(sys.argv[1])), sys.stderr, verbose=True), lambda: 0.0)
+        for _ in range(3):
+            trail.tell(Note("source.failed", {"reason": "x"}))
+        print("went on", flush=True)
+        os._exit(0)  # a flush of stderr at the end is Python's own affair
+    """
+
+    with Path("/dev/full").open("wb") as full:
+        argv = python_argv(script, tmp_path / "events.jsonl")
+        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=full, timeout=LIMIT_S, check=True)
+
+    assert done.stdout == b"went on\n"
+
+
+def test_trail_whose_event_was_written_in_part_says_so(tmp_path: Path) -> None:
+    script = """
+        import resource, sys
+        from pathlib import Path
+        from the_loop.events import JsonLog, Trail
+        from the_loop.model import Note
+        sys.stderr = sys.stdout
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50, 50))
+        Trail(JsonLog(Path(sys.argv[1])), lambda: 0.0).tell(Note("poll.cycle"))
+    """
+
+    assert "cannot write the event log" in run_python(script, tmp_path / "events.jsonl")
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_teller_says_the_important_ones_and_keeps_all(verbose: bool) -> None:
+    sink, stream = Sink(), io.StringIO()
+    trail = Trail(Teller(sink, stream, verbose=verbose), lambda: NOON)
+
+    trail.tell(Note("poll.spawned", {"ref": "a"}))
+    trail.tell(Note("source.recovered", {"source": "work"}))
+
+    assert [one["event"] for one in sink.told] == ["poll.spawned", "source.recovered"]
+    assert stream.getvalue() == (
+        "the-loop: poll.spawned: started a\n" * verbose + "the-loop: source.recovered: source work answers again\n"
+    )
+
+
+def test_teller_with_a_closed_stream_keeps_the_event() -> None:
+    sink, stream = Sink(), io.StringIO()
+    stream.close()
+
+    Trail(Teller(sink, stream, verbose=True), lambda: NOON).tell(Note("poll.cycle"))
+
+    assert len(sink.told) == 1
+
+
+def test_teller_on_a_narrow_stream_says_odd_text_safely() -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii", errors="backslashreplace")
+
+    Trail(Teller(Sink(), stream, verbose=True), lambda: NOON).tell(Note("source.failed", {"reason": "日本\n\x1b"}))
+
+    assert re.fullmatch(rb"the-loop: [ -~]*\n", raw.getvalue())
+    assert os.linesep.encode() not in raw.getvalue()[:-1]
