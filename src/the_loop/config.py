@@ -137,6 +137,11 @@ class ConfigError(LoopError):
         self.file = file
         self.faults = faults
 
+    @property
+    def summary(self) -> str:
+        """All of it on one line."""
+        return f"'{self.file}': {'; '.join(map(str, self.faults))}"
+
 
 @dataclass(frozen=True, slots=True)
 class Loaded:

@@ -276,7 +276,7 @@ def _take_up(ledger: Ledger, view: View, rules: Rules) -> Decision:
                 ref=ledger.ref,
                 key=entry.key,
                 url=entry.url,
-                title=view.item.title if view.item else ledger.title,
+                title=(view.item.title if view.item else "") or ledger.title,
                 author=entry.author,
                 body=reading.text,
                 created_at=entry.created_at,

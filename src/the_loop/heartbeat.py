@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from the_loop.archive import Archive
@@ -18,7 +19,12 @@ from the_loop.state import StateRoot, read_json_object, replace_file, to_json_by
 class Health:
     """How the cycles of this life go, and the beat that tells it. What the last life left is shown until then."""
 
-    def __init__(self, root: StateRoot, holder: Identity, now: Callable[[], float]) -> None:
+    def __init__(
+        self, root: StateRoot, holder: Identity, now: Callable[[], float], runtime: Path | None = None
+    ) -> None:
+        """With `runtime`, a folder in memory, every cycle beats there, and in the root when the outcome changes."""
+        self._runtime = runtime
+        self._copied: tuple[Any, ...] | None = None
         self.next_cycle_at: float | None = None  # epoch seconds
         self._root = root
         self._holder = holder
@@ -48,11 +54,12 @@ class Health:
             self._last_good_at = timestamp(self._now())
         return self._last
 
-    def beat(self, archive: Archive, watched: Sequence[Watched], pause_reason: str) -> None:
+    def beat(self, archive: Archive, watched: Sequence[Watched], pause_reason: str, *, is_last: bool = False) -> None:
         """Write the heartbeat. Best effort: it is shown, never acted on."""
         now = self._now()
         beat = {
             "schema": 1,
+            "writtenAt": timestamp(now),
             "pid": self._holder.pid,
             "starttime": self._holder.starttime,
             "since": self._since,
@@ -66,8 +73,16 @@ class Health:
             "leftAlone": left_alone(archive, watched),
             "paused": pause_reason or None,
         }
-        with contextlib.suppress(OSError):
-            replace_file(self._root.heartbeat, to_json_bytes(beat), sync=False)
+        content = to_json_bytes(beat)
+        if self._runtime is not None:
+            with contextlib.suppress(OSError):
+                replace_file(self._runtime / self._root.heartbeat.name, content, sync=False)
+        last = self._last or {}
+        outcome = (bool(last.get("errors")), last.get("interrupted"), pause_reason, *(one.error for one in watched))
+        if self._runtime is None or is_last or outcome != self._copied:
+            self._copied = outcome
+            with contextlib.suppress(OSError):
+                replace_file(self._root.heartbeat, content, sync=False)
 
     def status(self, watched: Iterable[Watched]) -> str:
         """One line for `systemctl status`."""
@@ -110,8 +125,16 @@ def left_alone(archive: Archive, watched: Iterable[Watched]) -> list[str]:
 
 
 def read_heartbeat(root: StateRoot) -> dict[str, Any]:
-    """The last heartbeat; empty where there is none that can be read."""
+    """The newest heartbeat, in the root or where the unit that ran last keeps it; empty where none can be read."""
+    beats = [_read(root.heartbeat)]
+    runtime = _read(root.path / "local" / "unit.json").get("heartbeat")
+    if isinstance(runtime, str) and runtime.startswith("/"):
+        beats.append(_read(Path(runtime) / root.heartbeat.name))
+    return max(beats, key=lambda beat: str(beat.get("writtenAt", "")))
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
-        return read_json_object(root.heartbeat)
+        return read_json_object(path)
     except (OSError, ValueError):
         return {}

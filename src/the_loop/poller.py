@@ -15,6 +15,7 @@ import socket
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from the_loop import wiring
@@ -68,7 +69,6 @@ class Poller:
         self.wants_restart = False
         self._setup = setup
         self._config = setup.config
-        self._tell = setup.trail.tell
         self._stop = asyncio.Event()
         self._wake = asyncio.Event()
         self._reload = False
@@ -135,7 +135,8 @@ class Poller:
     async def _run_locked(self, lock: RunLock) -> int:
         setup = self._setup
         self._lock = lock
-        self._health = Health(setup.root, lock.identity, setup.now)
+        runtime = setup.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
+        self._health = Health(setup.root, lock.identity, setup.now, Path(runtime) if runtime else None)
         setup.root.prepare_folders()
         fields = {"path": str(lock.claim), "pid": lock.identity.pid, "uid": os.geteuid()}
         self._tell(Note("poller.started", fields))
@@ -220,7 +221,7 @@ class Poller:
         if report.abandoned:
             self._tell(Note("poll.attempts_released", {"count": len(report.abandoned)}))
         self._health.next_cycle_at = None
-        self._beat()
+        self._beat(is_last=True)
         await asyncio.gather(*(watched.source.close() for watched in self._watched), return_exceptions=True)
 
     # --- one cycle ---
@@ -263,6 +264,14 @@ class Poller:
         )
         self._tell(Note("poll.cycle", summary))
 
+    def _tell(self, note: Note) -> None:
+        """Tell an event, with the source that its item is of."""
+        fields = dict(note.fields)
+        place = fields.get("ref") or fields.get("deliveryId")
+        if place and "source" not in fields:
+            fields["source"] = next((one.source.name for one in self._watched if one.source.owns(place)), None)
+        self._setup.trail.tell(Note(note.name, fields))
+
     # --- signals ---
 
     def _on_stop(self, name: str) -> None:
@@ -304,8 +313,9 @@ class Poller:
             if wiring.state_root(None, config, {}).path != wiring.state_root(None, self._config, {}).path:
                 raise LoopError("state.root cannot change under a running poller", "restart it instead")
             watched = wiring.watch(config, setup.root, setup.environ)
-        except (ConfigError, LoopError) as error:
-            self._tell(Note("config.rejected", {"reason": str(error)}))
+        except LoopError as error:
+            reason = error.summary if isinstance(error, ConfigError) else str(error)
+            self._tell(Note("config.rejected", {"reason": reason}))
             setup.notifier.ready(self._status())
             return
         before = {one.source.name: one for one in self._watched}
@@ -389,9 +399,9 @@ class Poller:
     def _status(self) -> str:
         return self._health.status(self._watched)
 
-    def _beat(self) -> None:
+    def _beat(self, *, is_last: bool = False) -> None:
         if not self._is_displaced:
-            self._health.beat(self._archive, self._watched, self._dispatcher.pause_reason)
+            self._health.beat(self._archive, self._watched, self._dispatcher.pause_reason, is_last=is_last)
         self._setup.notifier.status(self._status())
 
 

@@ -18,7 +18,7 @@ from support.github_fake import FakeGitHub
 from support.github_faults import hang, secondary_limit
 from support.http_server import FakeServer
 from support.poller import Box, Started, starttime
-from support.sink import overlapping
+from support.sink import Run, overlapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,7 +100,7 @@ def test_stop_when_nobody_holds_the_lock_then_signals_nobody(box: Box, kind: str
         assert done.code == 3
         assert "no poller runs" in done.err
         assert str(box.root) in done.err
-        assert "stale" in done.err
+        assert ("left alone" if kind == "stranger-link" else "stale") in done.err
         if kind == "stranger-link":
             assert place.read_text() == named
         else:
@@ -159,12 +159,9 @@ def test_stop_when_the_poller_does_not_answer_then_says_so_and_that_a_stop_is_un
 def test_stop_then_start_ten_times_when_the_receiver_takes_two_seconds_then_everything_once(box: Box) -> None:
     refs = [box.item(f"item-{number}") for number in range(5)]
     box.sink.behave(("*", {"sleep": 2}))
-    expected = {ref: ["spawn:1"] for ref in refs}
     poller = box.start()
     for number in range(10):
         box.comment(f"item-{number % 5}", f"c{number}")
-        if number >= 5 or box.sink.keys(refs[number]):  # else its spawn may carry it
-            expected[refs[number % 5]].append(f"comment:c{number}")
         stopped = box.run("poll", "stop")
         assert stopped.code == 0, stopped.err
         assert not poller.is_alive, "stop returned before the poller was gone"
@@ -176,13 +173,13 @@ def test_stop_then_start_ten_times_when_the_receiver_takes_two_seconds_then_ever
     }
     assert not [got for got in box.sink.got() if got.redelivery or got.attempt != 1]
     assert box.attempts() == {}
-    by_item = groupby(sorted(box.sink.runs(), key=lambda run: run.delivery_id.rpartition("/")[0]), _item)
+    by_item = groupby(sorted(box.sink.runs(), key=_item), _item)
     assert [pair for _, runs in by_item for pair in overlapping(list(runs))] == []
     assert poller.stop() == 0
 
 
-def _item(run: object) -> str:
-    return str(run.delivery_id).rpartition("/")[0]  # type: ignore[attr-defined]
+def _item(run: Run) -> str:
+    return run.delivery_id.rpartition("/")[0]
 
 
 def test_stop_when_idle_or_backing_off_then_gone_within_a_second(box: Box, tmp_path: Path) -> None:

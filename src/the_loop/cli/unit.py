@@ -86,8 +86,7 @@ def uninstall(_options: Options, *, is_user: bool, is_system: bool, name: str | 
     units = [_instance(file.name.replace("@", ""), name) for file in files if file.name != SLICE]
     _systemctl(for_user, "disable", "--now", "--quiet", "--", *units)
     files += [file.with_name(f"{file.name}.d") / "10-manager.conf" for file in files]
-    if name is None and (_folder(for_user) / "the-loop-poll@.service").exists():
-        files = [file for file in files if file.name != SLICE]  # the instances need it
+    files = [file for file in files if not _is_needed_elsewhere(file, name, for_user=for_user)]
     for file in files:
         if is_ours(file):
             file.unlink()
@@ -95,6 +94,24 @@ def uninstall(_options: Options, *, is_user: bool, is_system: bool, name: str | 
             if file.parent.name.endswith(".d") and not any(file.parent.iterdir()):
                 file.parent.rmdir()
     _systemctl(for_user, "daemon-reload")
+
+
+def _is_needed_elsewhere(file: Path, name: str | None, *, for_user: bool) -> bool:
+    """True for the slice while other units of ours are installed, and for templates that other instances use."""
+    if file.name == SLICE:
+        others = [
+            other for other in file.parent.glob("the-loop-poll*.service") if ("@" in other.name) != (name is not None)
+        ]
+        return bool(others) or (name is not None and bool(_other_instances(name, for_user=for_user)))
+    return name is not None and bool(_other_instances(name, for_user=for_user))
+
+
+def _other_instances(name: str, *, for_user: bool) -> list[str]:
+    """Instances, apart from this one, that the manager has enabled or running."""
+    listed = _systemctl(for_user, "list-units", "--plain", "--no-legend", "--", "the-loop-poll*@*").out
+    listed += "\n" + _systemctl(for_user, "list-unit-files", "--plain", "--no-legend", "--", "the-loop-poll*@*").out
+    names = {line.split()[0] for line in listed.splitlines() if line.split()}
+    return [unit for unit in names if f"@{name}." not in unit and "@." not in unit]
 
 
 @command.command()

@@ -124,7 +124,10 @@ def record_unit(root: StateRoot, environ: Mapping[str, str], wake: str) -> None:
         path.unlink(missing_ok=True)
         return
     record = {"schema": 1, "name": unit.name, "scope": unit.scope, "uid": unit.uid}
-    record |= {"invocationId": environ.get("INVOCATION_ID"), "heartbeat": environ.get("RUNTIME_DIRECTORY")}
+    record |= {
+        "invocationId": environ.get("INVOCATION_ID"),
+        "heartbeat": environ.get("RUNTIME_DIRECTORY", "").partition(":")[0],
+    }
     record["wake"] = wake
     replace_file(path, to_json_bytes(record), sync=False)
 

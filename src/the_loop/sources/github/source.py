@@ -261,7 +261,8 @@ class GithubSource:
                 continue
             before = left.get(text)
             if not isinstance(before, dict):
-                if one_known.is_away and number % _SWEEP != sweep:
+                was_missing = number in look.old.get("missing", ())
+                if one_known.is_away and number % _SWEEP != sweep and not was_missing:
                     continue
                 before = await self._ask_where(look, ref, number)
             if before:
