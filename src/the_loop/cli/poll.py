@@ -15,7 +15,7 @@ import click
 from the_loop.cli.common import Options, with_options
 from the_loop.lock import Probe, Sight, look
 from the_loop.state import PIDFILE, StateRoot
-from the_loop.supervision.stopping import Result
+from the_loop.supervision.stopping import Result, mention_system_units
 from the_loop.supervision.unit import recorded_unit, state_of, unit_of
 
 _STOP_LIMIT_S: Final = 30.0
@@ -123,6 +123,8 @@ def status(options: Options, *, as_json: bool) -> None:
         print(json.dumps(report))
     else:
         print("\n".join(_in_words(report, sight.cause)))
+        if sight.probe is not Probe.HELD and (others := mention_system_units()):
+            print(others.removeprefix("; "))
     codes = {Probe.HELD: 0, Probe.FREE: 3, Probe.UNKNOWN: 4}
     click.get_current_context().exit(codes[sight.probe])
 

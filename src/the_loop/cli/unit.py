@@ -19,6 +19,7 @@ from the_loop.model import LoopError
 from the_loop.supervision.install import SLICE, is_ours, manager_drop_in, shipped, unit_texts, write_all
 
 _SYSTEM_UNITS = Path("/etc/systemd/system")
+_USER_UNITS = Path("/etc/systemd/user")
 _SYSTEM_USER = "the-loop"
 _CALL_LIMIT_S = 30.0
 
@@ -51,7 +52,7 @@ def install(options: Options, *, timer: bool, is_user: bool, is_system: bool, na
     for_user = _is_for_user(is_user=is_user, is_system=is_system)
     if not for_user and os.geteuid() != 0:
         raise LoopError("cannot install system units: this is not root", "use --user, or run it as root")
-    texts = {_folder(for_user) / file: text for file, text in _texts(for_user, name).items()}
+    texts = {_path(file, for_user=for_user): text for file, text in _texts(for_user, name).items()}
     if not for_user:
         _prepare_system()
         uid = pwd.getpwnam(_SYSTEM_USER).pw_uid
@@ -82,7 +83,7 @@ def uninstall(_options: Options, *, is_user: bool, is_system: bool, name: str | 
     for_user = _is_for_user(is_user=is_user, is_system=is_system)
     if not for_user and os.geteuid() != 0:
         raise LoopError("cannot remove system units: this is not root", "use --user, or run it as root")
-    files = [_folder(for_user) / file for file in _texts(for_user, name)]
+    files = [_path(file, for_user=for_user) for file in _texts(for_user, name)]
     units = [_instance(file.name.replace("@", ""), name) for file in files if file.name != SLICE]
     _systemctl(for_user, "disable", "--now", "--quiet", "--", *units)
     files += [file.with_name(f"{file.name}.d") / "10-manager.conf" for file in files]
@@ -98,12 +99,10 @@ def uninstall(_options: Options, *, is_user: bool, is_system: bool, name: str | 
 
 def _is_needed_elsewhere(file: Path, name: str | None, *, for_user: bool) -> bool:
     """True for the slice while other units of ours are installed, and for templates that other instances use."""
-    if file.name == SLICE:
-        others = [
-            other for other in file.parent.glob("the-loop-poll*.service") if ("@" in other.name) != (name is not None)
-        ]
-        return bool(others) or (name is not None and bool(_other_instances(name, for_user=for_user)))
-    return name is not None and bool(_other_instances(name, for_user=for_user))
+    if name is not None and _other_instances(name, for_user=for_user):
+        return True
+    installed = [other.name for other in _folder(for_user).glob("the-loop-poll*.service")]
+    return file.name == SLICE and any(("@" in other) != (name is not None) for other in installed)
 
 
 def _other_instances(name: str, *, for_user: bool) -> list[str]:
@@ -121,7 +120,7 @@ def show(_options: Options, *, is_user: bool, is_system: bool, name: str | None)
     """Print the files that `unit install` would write."""
     for_user = _is_for_user(is_user=is_user, is_system=is_system)
     for file, text in _texts(for_user, name).items():
-        print(f"# {_folder(for_user) / file}\n{text}")
+        print(f"# {_path(file, for_user=for_user)}\n{text}")
 
 
 def _texts(for_user: bool, name: str | None) -> dict[str, str]:  # noqa: FBT001 (one of two managers)
@@ -139,6 +138,11 @@ def _folder(for_user: bool) -> Path:  # noqa: FBT001 (one of two managers)
         return _SYSTEM_UNITS
     home = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     return Path(home) / "systemd" / "user"
+
+
+def _path(file: str, *, for_user: bool) -> Path:
+    """Where a unit file goes. The slice is always of a user's manager: that is where deliveries run."""
+    return (_USER_UNITS if file == SLICE and not for_user else _folder(for_user)) / file
 
 
 def _config_path(for_user: bool, name: str | None) -> str:  # noqa: FBT001 (one of two managers)

@@ -79,6 +79,8 @@ class ExecRunner:
         if not is_no_manager(finished):
             return finished.problem
         if self._units is not None:
+            if self._units.is_only_way:
+                return f"the user's service manager does not answer: {finished.problem}"
             self._units = None
             self._tell(Note("dispatch.no_manager", {"reason": finished.problem}))
         return None

@@ -7,6 +7,7 @@ name says root, delivery and offer, and only helps; that an offer is begun once 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ class Units:
 
     root: Path
     environ: Mapping[str, str]
+    is_only_way: bool = False  # we run in a unit ourselves: a plain process would share its sandbox and its end
 
     def name(self, offer: Offer) -> str:
         """`theloop-<root>-<delivery>-<offer>.service`; both hashes, as names from outside are no unit names."""
@@ -47,7 +49,9 @@ class Units:
 
 
 def find_units(root: Path, environ: Mapping[str, str]) -> Units | None:
-    """The user's manager, if there is one to talk to."""
+    """The user's manager, if there is one to talk to; a poller in a unit waits for one that is away."""
+    if environ.get("SYSTEMD_EXEC_PID") == str(os.getpid()):
+        return Units(root, environ, is_only_way=True)
     directory = manager_environment(environ).get("XDG_RUNTIME_DIR")
     if directory and any(Path(directory, name).exists() for name in ("systemd/private", "bus")):
         return Units(root, environ)

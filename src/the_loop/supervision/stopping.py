@@ -22,6 +22,7 @@ from the_loop.state import StateRoot
 from the_loop.supervision.unit import (
     Unit,
     active_companions,
+    active_system_units,
     recorded_unit,
     runs,
     state_of,
@@ -91,7 +92,9 @@ def restart(root: StateRoot, pidfile: str, timeout_s: float) -> Result:
     if unit is not None and is_main:
         finished = systemctl(unit, "restart", "--", unit.name, limit_s=max(1.0, until - time.monotonic()))
         if not finished.is_good:
-            return Result(Code.STILL_THERE, f"cannot restart {unit}: {finished.problem}")
+            return Result(
+                Code.STILL_THERE, f"cannot restart {unit}: {finished.problem}; type `{unit.command('restart')}`"
+            )
     else:
         with pinned(sight.holder) as descriptor:
             if descriptor is not None and look(root.path, pidfile).holder == sight.holder:
@@ -155,7 +158,13 @@ def _stop_what_is_on_its_way(root: StateRoot, pidfile: str, sight: Sight, until:
     if unknown:
         return Result(Code.STILL_THERE, "; ".join(unknown))
     nothing = _nothing_runs(root, pidfile, sight)
-    return Result(nothing.code, f"{nothing.message}{_would_start_again(root)}")
+    return Result(nothing.code, f"{nothing.message}{_would_start_again(root)}{mention_system_units()}")
+
+
+def mention_system_units() -> str:
+    """For an ordinary user: the system's poller is another one, but may be the one that is meant."""
+    names = [] if os.geteuid() == 0 else active_system_units()
+    return "".join(f"; the system unit {name} is active, `systemctl stop {name}` stops that" for name in names)
 
 
 def _would_start_again(root: StateRoot) -> str:
@@ -217,7 +226,7 @@ def _ask(root: StateRoot, pidfile: str, holder: Identity, *, asked: set[Identity
 def _refusal(sight: Sight) -> str:
     """Why nobody may be signalled, where waiting will not change that."""
     if sight.probe is Probe.UNKNOWN:
-        return f"cannot find out whether a poller runs: {sight.cause}"
+        return f"cannot find out whether a poller runs: {sight.cause}{mention_system_units()}"
     if sight.holder is None:
         return f"a poller holds the lock, but {sight.cause}"
     try:

@@ -164,6 +164,14 @@ def active_companions(unit: Unit) -> list[str]:
     return [name for name, state in zip(names, states, strict=False) if state == "active"]
 
 
+def active_system_units() -> list[str]:
+    """Pollers that the system's manager runs."""
+    if not Path("/run/systemd/system").is_dir():
+        return []
+    words = ("list-units", "--state=active", "--plain", "--no-legend", "--", POLL_UNITS)
+    return [line.split()[0] for line in systemctl(Unit("", "system"), *words).out.splitlines() if line.split()]
+
+
 def _listed_units() -> list[Unit]:
     """Every unit of ours that the managers we can ask have loaded."""
     managers = [Unit("", "system")] if Path("/run/systemd/system").is_dir() else []
