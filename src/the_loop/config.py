@@ -187,7 +187,7 @@ def parse(text: bytes, file: str, providers: Mapping[str, type[SourceSection]] =
     try:
         tree = yaml.safe_load(text)
     except Exception as error:  # a tag may make the library raise anything
-        raise ConfigError(file, [Fault("", f"it is not YAML: {' '.join(str(error).split())}")]) from error
+        raise ConfigError(file, [Fault("", f"it is not YAML: {_one_line(error)}")]) from error
     if not isinstance(tree, dict):
         what = "it is empty" if tree is None else f"expected a mapping, got {_shown(tree)}"
         raise ConfigError(file, [Fault("", f"{what}; at least 'polling.sources' is needed")])
@@ -201,14 +201,43 @@ def parse(text: bytes, file: str, providers: Mapping[str, type[SourceSection]] =
 
 
 def peek_root(file: Path | None) -> str | None:
-    """`state.root` of a file that may be wrong in every other way; for commands that need no valid configuration."""
+    """`state.root` of a file that may be wrong in every other way; for commands that need no valid configuration.
+
+    Raises ConfigError where the file breaks off before it says one: then nobody knows which root is meant.
+    """
     if file is None:
         return None
     try:
-        root = yaml.safe_load(file.read_bytes())["state"]["root"]
-    except Exception:  # noqa: BLE001 (a tag may make the library raise anything)
-        return None
-    return root if isinstance(root, str) and not _path_fault(root) else None
+        found = _root_in(file.read_bytes())
+    except Exception as error:  # a broken file may make the library raise anything
+        raise ConfigError(str(file), [Fault("state.root", f"cannot find out: {_one_line(error)}")]) from error
+    return found if found is not None and not _path_fault(found) else None
+
+
+def _root_in(text: bytes) -> str | None:
+    """The scalar at `state.root`, from the parser's events: what stands in front of a mistake is intact."""
+    path: list[str | None] = []  # the keys that lead to here; None where a key comes next
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.ScalarEvent) and path and path[-1] is None:
+            path[-1] = event.value
+            continue
+        if isinstance(event, yaml.ScalarEvent) and path == ["state", "root"]:
+            return str(event.value)
+        if isinstance(event, yaml.MappingStartEvent):
+            path.append(None)
+            continue
+        if isinstance(event, yaml.SequenceStartEvent):
+            path.append("-")
+            continue
+        if isinstance(event, yaml.CollectionEndEvent):
+            path.pop()
+        if path and path[-1] != "-":
+            path[-1] = None  # that was a value
+    return None
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join((error.strerror if isinstance(error, OSError) and error.strerror else str(error)).split())
 
 
 def source_name(section: SourceSection) -> str:

@@ -38,6 +38,7 @@ class Watched:
     error: str = ""
     failures: int = 0  # in a row
     next_look_s: float = 0.0  # monotonic
+    wait_ends_s: float = 0.0  # monotonic, as the clock may be set; the position has it for the next life
     last_good_at: float | None = None  # epoch seconds
     items: int = 0
     was_looked_at: bool = False
@@ -47,10 +48,14 @@ class Watched:
         """True if nobody may speak on it: then there is nothing to read it for."""
         return not self.rules.authorized
 
-    def state(self, now: float) -> str:
+    def wait_left_s(self, monotonic_s: float) -> float:
+        """Seconds until the moment that a limit named."""
+        return max(0.0, self.wait_ends_s - monotonic_s)
+
+    def state(self, monotonic_s: float) -> str:
         if self.is_unread:
             return "unread"
-        if self.position.wait is not None and self.position.wait.remaining_s(now) > 0:
+        if self.wait_left_s(monotonic_s) > 0:
             return "waiting"
         if self.error:
             return "failing"
@@ -89,7 +94,9 @@ class Cycle:
         *,
         tell: Callable[[Note], None],
         now: Callable[[], float],
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._monotonic = monotonic
         self._root = root
         self._archive = archive
         self._outbox = outbox
@@ -201,11 +208,19 @@ class Cycle:
         """Whose thread has to be read before rows count. Of what ended and is not listed nothing is owed."""
         here = {sighting.ref for sighting in listing.sightings}
         held = self._archive.held()
-        owed = {ref for ref in watched.position.owed if ref in here or ref in held}
+        owed = {ref for ref in watched.position.owed if ref in here or ref in held or self._may_be_listed(ref, listing)}
         if watched.position.value is None:
             owed |= here
         owed |= {ref for ref in held if watched.source.owns(ref)}
         return owed | {sighting.ref for sighting in listing.sightings if sighting.is_owed}
+
+    def _may_be_listed(self, ref: str, listing: Listing) -> bool:
+        """True for an item that is not over as far as anybody knows, though this look does not show it."""
+        try:
+            ledger = self._archive.get(ref)
+        except HeldItem:
+            return True
+        return bool(listing.faults) if ledger is None else ledger.poll.phase.is_open
 
     # --- the source ---
 
@@ -232,12 +247,13 @@ class Cycle:
             return
         watched.failures += 1
         growing = interval_s * 2 ** min(watched.failures - 1, 12)
-        watched.next_look_s = time.monotonic() + max(min(growing, _LONGEST_BACKOFF_S) - interval_s / 2, 0.0)
+        watched.next_look_s = self._monotonic() + max(min(growing, _LONGEST_BACKOFF_S) - interval_s / 2, 0.0)
         self._say_error(watched, str(error))
 
     def _wait(self, watched: Watched, limit: Limited) -> None:
         """Nobody asks before that moment, also after a restart."""
         until = self._now() + limit.wait_s
+        watched.wait_ends_s = self._monotonic() + limit.wait_s
         watched.error = limit.problem
         fields = {"source": watched.source.name, "until": timestamp(until), "reason": limit.problem}
         self._tell(Note("source.waiting", fields))
@@ -245,8 +261,7 @@ class Cycle:
 
     def _wait_of(self, watched: Watched) -> Wait | None:
         """The wait that is still in force."""
-        wait = watched.position.wait
-        return wait if wait is not None and wait.remaining_s(self._now()) > 0 else None
+        return watched.position.wait if watched.wait_left_s(self._monotonic()) > 0 else None
 
     def _say_error(self, watched: Watched, error: str) -> None:
         if error != watched.error:

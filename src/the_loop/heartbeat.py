@@ -104,16 +104,15 @@ def queue_counts(archive: Archive) -> dict[str, int]:
 
 
 def source_status(watched: Watched, now: float) -> dict[str, Any]:
-    wait = watched.position.wait
-    is_waiting = wait is not None and wait.remaining_s(now) > 0
+    wait_s = watched.wait_left_s(time.monotonic())
     return {
         "name": watched.source.name,
         "provider": watched.source.provider,
-        "state": watched.state(now),
+        "state": watched.state(time.monotonic()),
         "items": watched.items,
         "lastGoodAt": None if watched.last_good_at is None else timestamp(watched.last_good_at),
         "error": watched.error or None,
-        "waitingUntil": timestamp(now + wait.remaining_s(now)) if wait is not None and is_waiting else None,
+        "waitingUntil": timestamp(now + wait_s) if wait_s > 0 else None,
     }
 
 

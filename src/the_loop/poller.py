@@ -247,10 +247,9 @@ class Poller:
             self._say_unread(watched)
             self._errors += 1
             return
-        wait = watched.position.wait
-        is_limited = wait is not None and wait.remaining_s(self._setup.now()) > 0
+        is_limited = watched.wait_left_s(time.monotonic()) > 0
         if is_limited or (time.monotonic() < watched.next_look_s and not self._setup.once):
-            self._errors += is_limited
+            self._errors += bool(watched.error)  # not read this time either
         else:
             self._errors += await self._cycle.run(watched, self._config.polling.interval_seconds)
         self._cycle.offer_pending(watched)
@@ -321,7 +320,7 @@ class Poller:
         before = {one.source.name: one for one in self._watched}
         for one in watched:
             if (old := before.get(one.source.name)) is not None:
-                one.position, one.items = old.position, old.items
+                one.position, one.items, one.wait_ends_s = old.position, old.items, old.wait_ends_s
         self._watched, self._config = watched, config
         self._outbox.policy = wiring.policy(config)
         self._outbox.runner = wiring.runner(config, setup.root, setup.environ, self._tell)

@@ -6,12 +6,13 @@ import asyncio
 import concurrent.futures.thread  # noqa: F401 (used by the event loop for host names)
 import encodings.idna  # noqa: F401 (likewise; a running poller imports nothing: its files may be replaced)
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from the_loop.config import Config, Loaded
 from the_loop.events import JsonLog, Sink, Teller, Trail, say
@@ -57,12 +58,14 @@ def run(root: StateRoot, loaded: Loaded, reload: Callable[[], Config], how: How)
     except LockHeld as held:
         _blocked(root, log, held)
         raise
-    if wants_restart:
+    if wants_restart and not {signal.SIGTERM, signal.SIGINT} & signal.sigpending():
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], original)
     return code
 
 
 T = TypeVar("T")
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
 
 
 def _run_to_the_end(life: Coroutine[Any, Any, T]) -> T:
@@ -75,6 +78,8 @@ def _run_to_the_end(life: Coroutine[Any, Any, T]) -> T:
     try:
         return loop.run_until_complete(life)
     finally:
+        # closing takes our handlers away; what comes after the end changes nothing any more
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         loop.close()
 
 

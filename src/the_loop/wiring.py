@@ -62,7 +62,10 @@ def watch(config: Config, root: StateRoot, environ: Mapping[str, str]) -> list[W
     watched = []
     for section in config.polling.sources:
         source = _source(section, config, root, environ)
-        watched.append(Watched(source, _rules(config, section, source), read_position(root, source.name)))
+        position = read_position(root, source.name)
+        wait_s = position.wait.remaining_s(time.time()) if position.wait is not None else 0.0
+        rules = _rules(config, section, source)
+        watched.append(Watched(source, rules, position, wait_ends_s=time.monotonic() + wait_s))
     return watched
 
 

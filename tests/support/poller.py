@@ -213,7 +213,7 @@ class Box:
         self._started.append(started)
         if is_up:
             self.wait(lambda: "poller.started" in started.err or not started.is_alive, "the start")
-            assert started.is_alive, f"it ended with {started.wait()}: {started.err}"
+            assert "poller.started" in started.err, f"it ended with {started.wait()}: {started.err}"
         return started
 
     def run(self, *arguments: str, timeout_s: float = 60.0, env: Mapping[str, str] | None = None) -> Done:

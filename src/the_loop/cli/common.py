@@ -12,11 +12,20 @@ from typing import Any, TypeVar
 import click
 
 from the_loop import wiring
-from the_loop.config import Loaded, find_file, load, peek_root
+from the_loop.config import ConfigError, Loaded, find_file, load, peek_root
 from the_loop.model import LoopError
 from the_loop.state import StateRoot
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class RootUnknown(LoopError):
+    """The configuration that would name the state root cannot be read: nobody can tell what runs on it."""
+
+    exit_code = 4
+
+    def __init__(self, error: ConfigError) -> None:
+        super().__init__(f"cannot find out the state root: {error.summary}", "name it with --state-root")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +41,13 @@ class Options:
         return load(find_file(self.config_file, os.environ), wiring.providers())
 
     def root(self) -> StateRoot:
-        """The state root, also under a configuration that is wrong or missing."""
+        """The state root, also under a configuration that is wrong in other ways. Raises RootUnknown."""
         file = find_file(self.config_file, os.environ)
-        if self.state_root is None and (configured := peek_root(file)) is not None:
-            return wiring.state_root(configured, None, os.environ)
-        return wiring.state_root(self.state_root, None, os.environ)
+        try:
+            configured = None if self.state_root else peek_root(file)
+        except ConfigError as error:
+            raise RootUnknown(error) from error
+        return wiring.state_root(self.state_root or configured, None, os.environ)
 
     def root_of(self, loaded: Loaded) -> StateRoot:
         return wiring.state_root(self.state_root, loaded.config, os.environ)

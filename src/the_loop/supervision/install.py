@@ -21,8 +21,8 @@ BASES: Final = (
 )
 SLICE: Final = "theloop.slice"
 _NEEDS_PRIVILEGE: Final = re.compile(
-    r"^(AmbientCapabilities|CapabilityBoundingSet|DevicePolicy|KeyringMode|PrivateDevices|PrivateTmp|PrivateUsers"
-    r"|ProcSubset|ProtectClock|ProtectControlGroups|ProtectHome|ProtectHostname|ProtectKernel\w+|ProtectProc"
+    r"^(AmbientCapabilities|CapabilityBoundingSet|DevicePolicy|KeyringMode|PrivateDevices|PrivateTmp"
+    r"|ProtectClock|ProtectControlGroups|ProtectHome|ProtectHostname|ProtectKernel\w+|ProtectProc"
     r"|ProtectSystem|RemoveIPC|SocketUser|StateDirectory\w*|User)=.*\n",
     re.MULTILINE,
 )
@@ -55,7 +55,7 @@ def as_template(text: str) -> str:
 
 def as_user(text: str) -> str:
     """The same unit for a user's manager: without what needs privilege, and with the user's own places."""
-    text = re.sub(r"^#.*\n(?=(ProtectHome)=)", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^#.*\n(?=(#.*\n)*(ProtectHome|ProtectClock)=)", "", text, flags=re.MULTILINE)
     text = _NEEDS_PRIVILEGE.sub("", text)
     text = text.replace("=/var/lib/the-loop", "=%h/.local/state/the-loop")
     text = text.replace("/etc/the-loop/", "%h/.config/the-loop/")

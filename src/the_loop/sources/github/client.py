@@ -104,8 +104,12 @@ class Client:
             raise SourceError(f"{url}: {_cause(error)}") from error
 
     def _redirected(self, url: str, response: httpx2.Response) -> str:
-        target = urljoin(url, response.headers.get("location", ""))
-        if urlsplit(target)[:2] != urlsplit(self._base)[:2]:
+        try:
+            target = urljoin(url, response.headers.get("location", ""))
+            is_ours = urlsplit(target)[:2] == urlsplit(self._base)[:2]
+        except ValueError as error:
+            raise SourceError(f"{url}: redirected to no address") from error
+        if not is_ours:
             raise SourceError(f"{url}: redirected to another host, not followed")
         return target
 
@@ -171,7 +175,7 @@ def _message(value: Any) -> str:
 
 
 def _number(text: str | None) -> float | None:
-    return float(text) if text is not None and text.strip().isdigit() else None
+    return float(text) if text is not None and text.isascii() and text.strip().isdigit() else None
 
 
 def _cause(error: Exception) -> str:

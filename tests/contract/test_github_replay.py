@@ -1,0 +1,441 @@
+"""Against a poller that never stopped: crashes at every step, lost positions, and sixty days of real traffic."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import importlib.util
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from support import github_faults as faults
+from support.github_faults import server_error
+from support.world import REPO, Crash, Fuse, World, carried, in_loop, scene
+from the_loop import cycle as cycle_module
+from the_loop import state
+
+HOUR = 3600
+CYCLES = 12
+Received = list[dict[str, Any]]
+
+
+def happen(world: World, cycle: int) -> None:
+    """What people do before this cycle: something of everything that a poller has to notice."""
+    github = world.github
+    match cycle:
+        case 0:
+            for number in (world.add_issue(), world.add_issue(pull_request=True), world.add_issue(author="stranger")):
+                github.comment(REPO, number)
+        case 1:
+            github.comment(REPO, 1)
+            github.comment(REPO, 2, "stranger")
+            github.review_comment(REPO, 2)
+            github.comment(REPO, 3, body="the-loop start")
+        case 2:
+            github.unlabel(REPO, 1, "auto")
+            github.comment(REPO, 1)
+            github.comment(REPO, world.add_issue())
+        case 3:
+            github.comment(REPO, 1)
+            github.comment(REPO, 2)
+            github.close(REPO, 3)
+        case 4:
+            github.label(REPO, 1, "auto")
+            github.comment(REPO, 3, body="Last words.")
+            github.comment(REPO, 4, body="the-loop stop")
+        case 5:
+            github.comment(REPO, 1)
+            github.close(REPO, 2, merged=True)
+        case 7:
+            github.comment(REPO, 2)
+            github.comment(REPO, 4, body="the-loop start")
+        case 9:
+            github.reopen(REPO, 3)
+            github.comment(REPO, 3)
+        case 10:
+            github.comment(REPO, 3)
+            github.delete_issue(REPO, 1)
+
+
+async def live(folder: Path, *fuses: Fuse) -> World:
+    """Play all of it; each life that a fuse ends is followed by the next one, in the same cycle."""
+    spare = list(fuses)
+    world = scene(folder, fuse=spare.pop(0) if spare else None)
+    for cycle in range(CYCLES + 4):
+        happen(world, cycle)
+        while True:
+            try:
+                await world.cycle()
+                break
+            except Crash:
+                pass
+            except asyncio.CancelledError:  # by the fuse: a stop that hit an await
+                await world.stop()
+            world = await next_life(world, spare)
+    return world
+
+
+async def next_life(world: World, spare: list[Fuse]) -> World:
+    """The next one that lives long enough to begin its work."""
+    while True:
+        try:
+            return world.restart(fuse=spare.pop(0) if spare else Fuse())
+        except Crash:
+            continue
+
+
+def by_item(received: Received) -> dict[str, Received]:
+    items: dict[str, Received] = {}
+    for payload in received:
+        items.setdefault(payload["ref"], []).append(payload)
+    return items
+
+
+class TestCrashes:
+    @in_loop
+    async def test_story_then_is_delivered_as_the_people_meant_it(self, tmp_path: Path) -> None:
+        """What the other tests of this class compare with."""
+        world = await live(tmp_path)
+        arrived = [name.partition("#")[2] for name in carried(world.received)]
+
+        assert [name for name in arrived if name.startswith("1/")] == [
+            *("1/spawn:1", "1/comment:1001"),
+            *("1/comment:1004", "1/comment:1007", "1/comment:1009", "1/comment:1013", "1/close:1"),
+        ]
+        assert [name for name in arrived if name.startswith("2/")] == [
+            *("2/spawn:1", "2/comment:1002", "2/review_comment:1001", "2/comment:1010", "2/comment:1014", "2/close:1")
+        ]
+        assert [name for name in arrived if name.startswith("3/")] == [
+            *("3/spawn:1", "3/comment:1003", "3/comment:1011", "3/close:1"),
+            *("3/spawn:2", "3/comment:1003", "3/comment:1011", "3/comment:1016", "3/comment:1017"),
+        ]
+        assert [name for name in arrived if name.startswith("4/")] == [
+            *("4/spawn:1", "4/comment:1008", "4/close:1", "4/spawn:2", "4/comment:1008")
+        ]
+
+    @pytest.mark.crash
+    @pytest.mark.parametrize("part", range(4))
+    @in_loop
+    async def test_poller_when_killed_before_any_step_then_as_if_it_had_never_stopped(
+        self, tmp_path: Path, part: int
+    ) -> None:
+        """Each request, file change and hand-over of all cycles in turn."""
+        oracle = await live(tmp_path / "oracle")
+        steps = oracle.fuse.steps
+        assert {kind: steps.count(kind) for kind in set(steps)}.keys() == {"request", "change", "hand-over"}
+        for at in range(1 + part, len(steps) + 1, 4):
+            world = await live(tmp_path / str(at), Fuse(at=at))
+            assert by_item(world.received) == by_item(oracle.received), f"killed before step {at}, a {steps[at - 1]}"
+
+    @pytest.mark.crash
+    @in_loop
+    async def test_poller_when_killed_again_and_again_then_as_if_it_had_never_stopped(self, tmp_path: Path) -> None:
+        oracle = await live(tmp_path / "oracle")
+        for seed in range(40):
+            random = Random(seed)
+            fuses = [Fuse(at=random.randrange(1, 40)) for _ in range(random.randrange(2, 12))]
+            world = await live(tmp_path / str(seed), *fuses)
+            assert by_item(world.received) == by_item(oracle.received), f"seed {seed}: {[fuse.at for fuse in fuses]}"
+
+    @pytest.mark.crash
+    @in_loop
+    async def test_poller_when_stopped_at_any_request_then_as_if_it_had_never_stopped(self, tmp_path: Path) -> None:
+        kinds = frozenset({"request"})
+        oracle = await live(tmp_path / "oracle", Fuse(kinds=kinds))
+        for at in range(1, len(oracle.fuse.steps) + 1):
+            fuse = Fuse(at=at, error=asyncio.CancelledError, kinds=kinds)
+            world = await live(tmp_path / str(at), fuse)
+            assert by_item(world.received) == by_item(oracle.received), f"stopped at request {at}"
+
+    @pytest.mark.crash
+    @in_loop
+    async def test_poller_when_a_disk_write_fails_anywhere_then_nothing_is_lost_or_doubled(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each file replacement of all cycles is refused once, as by a full disk."""
+        oracle = await live(tmp_path / "oracle")
+        writes: list[Path] = []
+        genuine = state.replace_file
+
+        def counting(path: Path, content: bytes, *, sync: bool) -> None:
+            writes.append(path)
+            if len(writes) == refused:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            genuine(path, content, sync=sync)
+
+        monkeypatch.setattr(state, "replace_file", counting)
+        refused = 0
+        await live(tmp_path / "count")
+        total = len(writes)
+        assert total > 40
+        monkeypatch.setattr("the_loop.dispatcher.asyncio.sleep", _no_sleep)
+        for refused in range(1, total + 1):
+            writes.clear()
+            world = await live(tmp_path / str(refused))
+            name = writes[refused - 1].name
+            assert set(carried(world.received)) == set(carried(oracle.received)), f"write {refused}, of {name}"
+            delivered = [got["deliveryId"] for got in world.received]
+            assert len(delivered) == len(set(delivered)), f"write {refused}, of {name}"
+
+
+async def _no_sleep(_seconds: float) -> None:
+    """Time does not pass while a dispatcher waits for its disk."""
+
+
+class TestPosition:
+    @pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b"\0" * 300, b'{"schema": 99}', b'{"schema": 1}'])
+    @in_loop
+    async def test_position_when_lost_then_waiting_comments_still_arrive_once(
+        self, tmp_path: Path, content: bytes | None
+    ) -> None:
+        """They are older than what any list is asked for without a position."""
+        world = await delivered(tmp_path)
+        world.github.comment(REPO, 1)
+        world.github.review_comment(REPO, 2)
+        world.github.close(REPO, 3)
+        world.clock.now += HOUR
+        path = world.root.position("github")
+        path.unlink()
+        if content is not None:
+            path.write_bytes(content)
+        world = world.restart()
+        await world.cycle(times=6)
+
+        assert world.ids() == [*STARTED, "1/comment:1001", "2/review_comment:1001", "3/close:1"]
+
+    @in_loop
+    async def test_position_when_any_value_has_another_shape_then_costs_one_look_and_nothing_else(
+        self, tmp_path: Path
+    ) -> None:
+        world = await delivered(tmp_path)
+        world.github.close(REPO, 3)
+        world.github.comment(REPO, 3)
+        await world.cycle()
+        intact = world.position()
+        tried = 0
+        for path in paths(intact):
+            for odd in (None, 7, "x", [], {}, [None], -1.5):
+                changed = json.loads(json.dumps(intact))
+                if not put(changed, path, odd):
+                    continue
+                tried += 1
+                twin = await delivered(tmp_path / str(tried))
+                twin.github.close(REPO, 3)
+                twin.github.comment(REPO, 3)
+                await twin.cycle()
+                twin.root.position("github").write_text(json.dumps(changed))
+                twin.github.comment(REPO, 1)
+                twin.github.review_comment(REPO, 2)
+                twin = twin.restart()
+                await twin.cycle(times=7)
+                assert sorted(twin.ids()) == sorted(
+                    [*STARTED, "3/comment:1001", "1/comment:1002", "2/review_comment:1001", "3/close:1"]
+                ), f"{path} is {odd!r}"
+        assert tried > 100
+
+    @pytest.mark.parametrize("restarts", [False, True])
+    @in_loop
+    async def test_ledger_when_held_and_repaired_later_then_what_passed_meanwhile_arrives(
+        self, tmp_path: Path, restarts: bool
+    ) -> None:
+        world = await delivered(tmp_path)
+        path = world.root.ledger(f"github:{REPO}#1")
+        good = path.read_bytes()
+        path.write_bytes(b"{}")
+        await world.cycle()
+        world.github.comment(REPO, 1)
+        world.github.comment(REPO, 2)
+        await world.cycle(times=2)
+        if restarts:
+            world = world.restart()
+            await world.cycle()
+        assert world.ids() == [*STARTED, "2/comment:1002"]
+        assert f"github:{REPO}#1" in world.archive.held()
+        path.write_bytes(good)
+        await world.cycle(times=2)
+
+        assert world.ids() == [*STARTED, "2/comment:1002", "1/comment:1001"]
+
+    @pytest.mark.parametrize("how", ["closed", "unlabelled"])
+    @in_loop
+    async def test_ledger_when_repaired_after_its_item_left_then_the_end_is_noticed(
+        self, tmp_path: Path, how: str
+    ) -> None:
+        world = await delivered(tmp_path)
+        path = world.root.ledger(f"github:{REPO}#1")
+        good = path.read_bytes()
+        path.write_bytes(b"{}")
+        await world.cycle()
+        if how == "closed":
+            world.github.close(REPO, 1)
+        else:
+            world.github.unlabel(REPO, 1, "auto")
+        await world.cycle(times=2)
+        path.write_bytes(good)
+        await world.cycle(times=5)
+        world.github.close(REPO, 1)
+        await world.cycle(times=35)
+
+        assert world.ids() == [*STARTED, "1/close:1"]
+
+    @in_loop
+    async def test_item_when_it_raises_then_its_rows_are_read_again(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        world = await delivered(tmp_path)
+        genuine = cycle_module.decide
+
+        def raising(ledger: Any, view: Any, rules: Any) -> Any:
+            if view.ref.endswith("#1"):
+                raise RuntimeError("a bug of ours")
+            return genuine(ledger, view, rules)
+
+        monkeypatch.setattr(cycle_module, "decide", raising)
+        world.github.comment(REPO, 1)
+        world.github.comment(REPO, 2)
+        await world.cycle()
+        monkeypatch.setattr(cycle_module, "decide", genuine)
+        assert world.ids() == [*STARTED, "2/comment:1002"]
+        assert world.position()["owed"] == [f"github:{REPO}#1"]
+        world = world.restart()
+        await world.cycle()
+
+        assert world.ids() == [*STARTED, "2/comment:1002", "1/comment:1001"]
+
+    @in_loop
+    async def test_position_when_it_cannot_be_written_then_a_restart_delivers_nothing_twice(
+        self, tmp_path: Path
+    ) -> None:
+        world = await delivered(tmp_path)
+        path = world.root.position("github")
+        kept = path.read_bytes()
+        path.unlink()
+        path.mkdir()  # nothing can be renamed onto it
+        world.github.comment(REPO, 1)
+        await world.cycle(times=2)
+        path.rmdir()
+        path.write_bytes(kept)
+        world = world.restart()
+        world.github.comment(REPO, 1)
+        await world.cycle(times=2)
+
+        assert world.ids() == [*STARTED, "1/comment:1001", "1/comment:1002"]
+
+    @in_loop
+    async def test_position_when_a_page_fails_then_does_not_move(self, tmp_path: Path) -> None:
+        world = await delivered(tmp_path)
+        before = world.position()
+        for _ in range(250):
+            world.github.comment(REPO, 1)
+        world.github.fail(r"/issues/comments.*page=2", server_error())
+        await world.cycle()
+        assert world.position() == before
+        await world.cycle(times=2)
+
+        assert world.ids() == [*STARTED, *(f"1/comment:{id_}" for id_ in range(1001, 1251))]
+
+    @in_loop
+    async def test_list_when_it_changes_under_every_walk_then_its_repository_waits(self, tmp_path: Path) -> None:
+        """A list that never holds still proves nothing; the next look tries again."""
+        world = await delivered(tmp_path)
+        for _ in range(150):
+            world.github.comment(REPO, 1)
+        busy = [True]
+
+        def meddle(_number: int, target: str) -> None:
+            if busy and "page=2" in target and "comments" in target:
+                world.github.comment(REPO, 2)
+
+        world.github.hook(meddle)
+        await world.cycle()
+        assert "changed under 3 walks" in world.watched.error
+        assert world.ids() == STARTED
+        busy.clear()
+        await world.cycle(times=2)
+
+        assert world.ids(1) == ["spawn:1", *(f"comment:{id_}" for id_ in range(1001, 1151))]
+        assert world.ids(2) == ["spawn:1", "comment:1151", "comment:1152", "comment:1153"]
+
+
+STARTED = ["1/spawn:1", "2/spawn:1", "3/spawn:1"]
+
+
+async def delivered(folder: Path) -> World:
+    """Three items, the second a pull request, all of them started."""
+    world = scene(folder)
+    for is_pull in (False, True, False):
+        world.add_issue(pull_request=is_pull)
+    await world.cycle(times=3)
+    assert world.ids() == STARTED
+    return world
+
+
+Path_ = tuple[str | int, ...]
+
+
+def paths(tree: Any, here: Path_ = ()) -> Iterator[Path_]:
+    """The way to every value in a tree of JSON."""
+    keys: Any = tree.keys() if isinstance(tree, dict) else range(len(tree)) if isinstance(tree, list) else ()
+    for key in keys:
+        yield (*here, key)
+        yield from paths(tree[key], (*here, key))
+
+
+def put(tree: Any, path: Path_, value: Any) -> bool:
+    """Replace the value there by one of another shape; False where it would have the same."""
+    *way, last = path
+    for key in way:
+        tree = tree[key]
+    if type(tree[last]) is type(value) or (isinstance(tree[last], int | float) and isinstance(value, int | float)):
+        return False
+    tree[last] = value
+    return True
+
+
+def replay_module() -> ModuleType:
+    """`benchmarks/replay.py`, which is a script of its own."""
+    path = Path(__file__).parents[2] / "benchmarks" / "replay.py"
+    spec = importlib.util.spec_from_file_location("replay", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules["replay"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.slow
+class TestTraffic:
+    @pytest.mark.parametrize(
+        ("interval_s", "lag_s", "restarts", "seed"), [(300, 0.0, 0.0, 1), (600, 20.0, 0.02, 2), (900, 0.0, 0.05, 3)]
+    )
+    @in_loop
+    async def test_sixty_days_then_all_that_could_be_seen_arrives_once_and_in_order(
+        self, tmp_path: Path, interval_s: int, lag_s: float, restarts: float, seed: int
+    ) -> None:
+        replay = replay_module()
+        plan = replay.Plan(interval_s=interval_s, lag_s=lag_s, restarts=restarts, seed=seed)
+        outcome = await replay.play(tmp_path, plan)
+        print(replay.table(plan, outcome))
+
+        assert (outcome.missed, outcome.doubled, outcome.disordered, outcome.surprising) == ([], [], [], [])
+        assert outcome.expected > 2000
+        assert outcome.arrived >= outcome.expected
+        assert (outcome.cost.lives > 1) is (restarts > 0)
+
+    @in_loop
+    async def test_replay_when_an_answer_is_wrong_then_sees_it(self, tmp_path: Path) -> None:
+        """So that its silence means something: comments that the lists leave out are missed."""
+        replay = replay_module()
+        run = replay.Replay(tmp_path, replay.Plan(interval_s=3600, days=2))
+        run.github.fail(r"/issues/comments\?sort", faults.reply(200, b"[]", {"ETag": 'W/"x"'}), times=None)
+        outcome = await run.run()
+
+        assert outcome.missed
+        assert not outcome.is_good

@@ -1,0 +1,133 @@
+"""Positions of sources: whole or not at all, and a wait that never outgrows itself (SPEC R6.8, section 3)."""
+
+from __future__ import annotations
+
+import json
+import resource
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from the_loop.positions import Position, Wait, read_position, write_position
+from the_loop.state import StateRoot
+
+FULL = Position({"cursor": "2026", "etags": {"a": "b"}}, frozenset({"github:o/r#1", "github:o/r#2"}), Wait(90, 60, "x"))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> StateRoot:
+    root = StateRoot(tmp_path / "root")
+    root.prepare_root()
+    root.prepare_folders()
+    return root
+
+
+@pytest.mark.parametrize("position", [FULL, Position(), Position({}), Position(None, frozenset({"a:b"}), None)])
+def test_position_is_read_back_as_it_was_written(root: StateRoot, position: Position) -> None:
+    write_position(root, "work", position)
+
+    assert read_position(root, "work") == position
+    assert stat.S_IMODE(root.position("work").stat().st_mode) == 0o600
+
+
+def test_positions_of_two_sources_are_apart(root: StateRoot) -> None:
+    write_position(root, "a b", FULL)
+    write_position(root, "a%20b", Position({}))
+
+    assert read_position(root, "a b") == FULL
+    assert read_position(root, "a%20b") == Position({})
+
+
+def test_position_that_is_missing_is_the_empty_one(root: StateRoot) -> None:
+    assert read_position(root, "work") == Position()
+
+
+def written(**fields: Any) -> dict[str, Any]:
+    return {"schema": 1, "source": "work", "position": {"a": 1}, "owed": ["a:b"], "wait": None, **fields}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\0" * 100,
+        b"garbage",
+        b"[" * 100_000,
+        b"9" * 5000,
+        [],
+        5,
+        {},
+        written(schema=2),
+        written(schema=None),
+        written(position=[]),
+        written(position=5),
+        written(owed=5),
+        written(owed=None),
+        written(owed="a:b"),
+        written(owed={"a:b": 1}),
+        written(owed=[1, None]),
+        written(wait=5),
+        written(wait="soon"),
+        written(wait=[1, 2, 3]),
+        written(wait={"until": 1}),
+        written(wait={"until": "x", "seconds": 1, "reason": "r"}),
+        written(wait={"until": float("inf"), "seconds": float("inf"), "reason": "r"}),
+        written(wait={"until": float("nan"), "seconds": 1, "reason": "r"}),
+        written(wait={"until": 1e300, "seconds": 1e300, "reason": "r"}),
+        {key: value for key, value in written().items() if key != "owed"},
+        {key: value for key, value in written().items() if key != "position"},
+    ],
+    ids=range(27),
+)
+def test_position_of_any_other_shape_is_the_empty_one_so_that_all_is_owed(root: StateRoot, content: Any) -> None:
+    text = content if isinstance(content, bytes) else json.dumps(content).encode()
+    root.position("work").write_bytes(text)
+
+    assert read_position(root, "work") == Position()
+
+
+@pytest.mark.parametrize("kind", ["link", "directory"])
+def test_position_that_is_no_file_is_the_empty_one_and_not_followed(root: StateRoot, kind: str) -> None:
+    write_position(root, "other", FULL)
+    if kind == "link":
+        root.position("work").symlink_to(root.position("other"))
+    else:
+        root.position("work").mkdir()
+
+    assert read_position(root, "work") == Position()
+
+
+def test_unknown_keys_are_no_fault(root: StateRoot) -> None:
+    root.position("work").write_text(json.dumps(written(more=1)))
+
+    assert read_position(root, "work").value == {"a": 1}
+
+
+def test_write_when_the_disk_refuses_leaves_the_old_one(root: StateRoot) -> None:
+    write_position(root, "work", FULL)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write_position(root, "work", Position({}))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    assert read_position(root, "work") == FULL
+
+
+@settings(deadline=None)
+@given(st.floats(0, 1e10), st.floats(0, 1e7), st.floats(0, 1e10))
+def test_wait_is_never_longer_than_it_was_set_whatever_the_clock_does(until: float, seconds: float, now: float) -> None:
+    assert 0 <= Wait(until, seconds, "x").remaining_s(now) <= seconds
+
+
+@pytest.mark.parametrize(
+    ("now", "left"), [(100.0, 0.0), (90.0, 0.0), (60.0, 30.0), (30.0, 60.0), (0.0, 60.0), (-1e9, 60.0)]
+)
+def test_wait_counts_down_and_survives_a_clock_that_jumped(now: float, left: float) -> None:
+    assert Wait(90.0, 60.0, "x").remaining_s(now) == left
