@@ -21,7 +21,7 @@ import msgspec
 import yaml
 from msgspec import Meta, Struct
 
-from the_loop.model import LoopError
+from the_loop.model import LoopError, explain
 
 Seconds = Annotated[int, Meta(ge=1, le=86_400)]
 Name = Annotated[str, Meta(min_length=1, max_length=100)]
@@ -208,7 +208,13 @@ def peek_root(file: Path | None) -> str | None:
     if file is None:
         return None
     try:
-        found = _root_in(file.read_bytes())
+        text = file.read_bytes()
+    except PermissionError as error:
+        raise ConfigError(str(file), [Fault("state.root", f"cannot find out: {error.strerror}")]) from error
+    except OSError:
+        return None  # there is no file, so it says nothing
+    try:
+        found = _root_in(text)
     except Exception as error:  # a broken file may make the library raise anything
         raise ConfigError(str(file), [Fault("state.root", f"cannot find out: {_one_line(error)}")]) from error
     return found if found is not None and not _path_fault(found) else None
@@ -222,7 +228,8 @@ def _root_in(text: bytes) -> str | None:
             path[-1] = event.value
             continue
         if isinstance(event, yaml.ScalarEvent) and path == ["state", "root"]:
-            return str(event.value)
+            value = yaml.safe_load(event.value) if event.implicit[0] else event.value
+            return value if isinstance(value, str) else None
         if isinstance(event, yaml.MappingStartEvent):
             path.append(None)
             continue
@@ -237,7 +244,7 @@ def _root_in(text: bytes) -> str | None:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join((error.strerror if isinstance(error, OSError) and error.strerror else str(error)).split())
+    return " ".join(explain(error).split())
 
 
 def source_name(section: SourceSection) -> str:

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 COMMAND: Final = Path(sys.executable).with_name("the-loop")
 _BOOT_SCRIPT: Final = Path(__file__).with_name("box.sh")
@@ -64,6 +64,7 @@ class Box:
         self._unshare: subprocess.Popen[bytes] | None = None
         self._leader = 0
         self._cgroup: Path | None = None
+        self._uids = itertools.count(2001)
 
     def __enter__(self) -> Self:
         try:
@@ -171,9 +172,20 @@ class Box:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return subprocess.Popen([*self._enter_argv(user, env or {}), *argv], **{**pipes, **options})
 
+    @contextlib.contextmanager
+    def background(self, what: Sequence[str | Path] | str, *, user: str | None = None) -> Iterator[None]:
+        """Something that runs, unheard, until the context is left."""
+        quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+        with self.start(what, user=user, **quiet) as process:
+            try:
+                yield
+            finally:
+                process.kill()
+
     def add_user(self, name: str, *, linger: bool = True) -> User:
         """A new account with a home; its manager is up on return, unless it does not linger."""
-        self.run(["useradd", "--create-home", "--shell", "/bin/bash", name])
+        uid = f"--uid={next(self._uids)}"  # never one of an account that was removed: its manager may be on its way
+        self.run(["useradd", uid, "--user-group", "--create-home", "--shell=/bin/bash", name])
         user = self.user(name)
         if linger:
             self.run(["loginctl", "enable-linger", name])
@@ -196,13 +208,11 @@ class Box:
 
     def wait_for_manager(self, name: str) -> None:
         """Return when the manager of a lingering user has come up, as after a boot."""
-        socket = self.path(f"/run/user/{self.user(name).uid}/systemd/private")
         until = time.monotonic() + _BOOT_LIMIT_S
-        while not socket.exists():
+        argv = ["systemctl", "--user", "is-system-running", "--wait"]
+        while self.run(argv, user=name, check=False).stdout.strip() not in ("running", "degraded"):
             assert time.monotonic() < until, f"no manager for {name}"
             time.sleep(_LOOK_AGAIN_S)
-        done = self.run(["systemctl", "--user", "is-system-running", "--wait"], user=name, check=False)
-        assert done.stdout.strip() in ("running", "degraded"), done
 
     # --- how ---
 

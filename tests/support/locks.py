@@ -32,18 +32,18 @@ FLOCK = """
         print(operation, flush=True)
         sys.stdin.readline()
 """
-# as `poll start` takes it, with its patience
+# as `poll start` takes it, with its patience; until it has the lock it needs nothing else
 ACQUIRE = """
     import asyncio, sys, threading, time
+    from dataclasses import fields
     from pathlib import Path
-    from types import SimpleNamespace
     from the_loop.lock import LockBusy, LockHeld, look
-    from the_loop.poller import Poller
+    from the_loop.poller import Poller, Setup
     from the_loop.state import StateRoot
 
     def acquire(directory):
-        setup = SimpleNamespace(root=StateRoot(Path(directory)), config=None, trail=SimpleNamespace(tell=print))
-        return asyncio.run(Poller(setup)._acquire())
+        known = {"root": StateRoot(Path(directory)), "wait_s": 0.0}
+        return asyncio.run(Poller(Setup(**{field.name: known.get(field.name) for field in fields(Setup)}))._acquire())
 """
 
 

@@ -173,7 +173,7 @@ class Box:
         for name, text in comments.items():
             _write(beside / name, text)
         beside.rename(self.inbox / folder)
-        return f"directory:inbox/{folder}"
+        return f"directory:{self.inbox.name}/{folder}"
 
     def comment(self, folder: str, name: str, body: str | bytes = "and this") -> None:
         """Put a comment into an item, complete at once."""

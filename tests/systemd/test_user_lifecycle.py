@@ -175,4 +175,3 @@ def test_stop_when_a_delivery_runs_then_it_takes_less_than_a_second_and_leaves_i
         loop.systemctl("start")
         loop.wait_until_settled([ref(1, "spawn:1")])
         loop.assert_once([ref(1, "spawn:1")])
-

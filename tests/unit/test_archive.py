@@ -1,14 +1,13 @@
-"""Ledgers on disk: what is no ledger is never taken for "no ledger", and no byte of it is lost (SPEC section 3)."""
+"""Ledgers on disk: read once, written whole, and left alone where they must be (SPEC section 3)."""
 
 from __future__ import annotations
 
 import json
 import os
-import resource
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,67 +15,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.factories import item
 from support.processes import run_python
+from support.shelf import LONG, REF, Shelf, full_disk, ledger, tree
 from the_loop import archive as archive_module
-from the_loop.archive import Archive, HeldItem
-from the_loop.ledger import Ledger, Phase, accept, encode, new_ledger, settle
-from the_loop.model import Note
-from the_loop.runners.base import Look, Offer, Trace
-from the_loop.state import StateRoot, read_regular, slug, to_json_bytes
-
-REF = "github:octo/repo#1"
-LONG = "directory:inbox/" + "工" * 40  # its file name is cut, so that only its content says whose it is
-
-
-class Shelf:
-    """A state root, an archive on it, and what that told."""
-
-    def __init__(self, folder: Path) -> None:
-        self.root = StateRoot(folder / "root")
-        self.root.prepare_root()
-        self.root.prepare_folders()
-        self.notes: list[Note] = []
-        self.archive = self.opened()
-
-    def opened(self, **options: Any) -> Archive:
-        """A new archive, as after a restart."""
-        return Archive(self.root, self.notes.append, lambda: 1_700_000_000.0, **options)
-
-    @property
-    def path(self) -> Path:
-        return self.root.ledger(REF)
-
-    def put(self, content: Any) -> None:
-        """Put this in the ledger's place, as an editor does: a new file."""
-        data = content if isinstance(content, bytes) else json.dumps(content).encode()
-        new = self.path.with_name("new")
-        new.write_bytes(data)
-        new.rename(self.path)
-
-    @property
-    def names(self) -> list[str]:
-        return sorted(path.name for path in self.root.portable.iterdir())
-
-    def held(self, archive: Archive | None = None) -> str:
-        """Why the item is held."""
-        with pytest.raises(HeldItem) as caught:
-            (archive or self.archive).get(REF)
-        return caught.value.reason
+from the_loop.archive import HeldItem
+from the_loop.ledger import accept, encode
+from the_loop.state import read_regular, slug, to_json_bytes
 
 
 @pytest.fixture
 def shelf(tmp_path: Path) -> Shelf:
     return Shelf(tmp_path)
-
-
-def ledger(ref: str = REF, **fields: Any) -> Ledger:
-    made = new_ledger(item(ref=ref, **fields), Phase.LIVE, 1)
-    return settle(accept(accept(made, "comment:1", "alice"), "comment:2", "alice"), "comment:1")
-
-
-def tree(**fields: Any) -> dict[str, Any]:
-    return {**encode(ledger()), **fields}
 
 
 # --- what is right ---
@@ -186,194 +135,6 @@ def test_save_when_the_disk_refuses_leaves_the_old_one_in_force(shelf: Shelf) ->
     assert found is not None
     assert found.title == "before"
     assert shelf.opened().get(REF) == found
-
-
-@contextmanager
-def full_disk() -> Iterator[None]:
-    """Every write fails."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
-# --- what is no ledger ---
-
-BAD: dict[str, tuple[Any, str]] = {
-    "empty": (b"", "not JSON"),
-    "zeroed": (b"\0" * 400, "not JSON"),
-    "cut": (to_json_bytes(tree())[:200], "not JSON"),
-    "not UTF-8": (b'{"schema": 1, "ref": "\xff\xff"}', ""),
-    "list": ([], "list, not an object"),
-    "number": (5, "int, not an object"),
-    "nested": (b"[" * 100_000, ""),
-    "huge number": (b'{"schema": ' + b"9" * 5000 + b"}", "not JSON"),
-    "empty object": ({}, "schema"),
-    "older schema": (tree(schema=0), "schema is 0"),
-    "schema of another kind": (tree(schema="1"), "schema"),
-    "other item": (tree(ref="github:octo/repo#2"), "github:octo/repo#2"),
-    "no ref": ({key: value for key, value in tree().items() if key != "ref"}, "ref"),
-    "no poll": ({key: value for key, value in tree().items() if key != "poll"}, "phase"),
-    "poll is a list": (tree(poll=[]), ""),
-    "phase": (tree(poll={**tree()["poll"], "phase": "dancing"}), "phase"),
-    "seen is a number": (tree(poll={**tree()["poll"], "seenComments": 5}), "seenComments"),
-    "seen has numbers": (tree(poll={**tree()["poll"], "seenComments": [1, 2]}), "seenComments"),
-    "pending is a list": (tree(poll={**tree()["poll"], "pending": []}), ""),
-    "pending entry is null": (tree(poll={**tree()["poll"], "pending": {"comment:1": None}}), ""),
-    "attempts are text": (tree(poll={**tree()["poll"], "commentAttempts": {"comment:1": "x"}}), "commentAttempts"),
-    "starts are text": (tree(g="1"), "g"),
-    "held without reason": ({"schema": 1, "ref": REF, "held": {}}, ""),
-    "held record of another item": ({"schema": 1, "ref": "x:y", "held": {"reason": "r"}}, ""),
-}
-
-
-@pytest.mark.parametrize("kind", BAD)
-def test_file_that_is_no_ledger_is_set_aside_whole_and_its_item_held(shelf: Shelf, kind: str) -> None:
-    content, words = BAD[kind]
-    shelf.put(content)
-    before = shelf.path.read_bytes()
-    inode = shelf.path.stat().st_ino
-
-    reason = shelf.held()
-
-    assert words in reason
-    aside = shelf.path.with_name(f"{shelf.path.name}.bad-1")
-    assert (aside.read_bytes(), aside.stat().st_ino) == (before, inode)
-    assert json.loads(shelf.path.read_bytes()) == {
-        "ref": REF,
-        "schema": 1,
-        "held": {"reason": reason, "since": "2023-11-14T22:13:20.000Z", "aside": aside.name},
-    }
-    assert stat.S_IMODE(shelf.path.stat().st_mode) == 0o600
-    assert [(note.name, note.fields["ref"], note.fields["reason"]) for note in shelf.notes] == [
-        ("ledger.held", REF, reason)
-    ]
-
-
-@pytest.mark.parametrize("kind", ["link", "dangling link", "fifo"])
-@pytest.mark.timeout(20)
-def test_thing_that_is_no_file_is_set_aside_and_not_followed(shelf: Shelf, kind: str) -> None:
-    victim = shelf.root.path / "victim"
-    match kind:
-        case "link":
-            victim.write_bytes(to_json_bytes(tree()))
-            shelf.path.symlink_to(victim)
-        case "dangling link":
-            shelf.path.symlink_to(victim)
-        case _:
-            os.mkfifo(shelf.path)
-
-    assert shelf.held()
-
-    aside = shelf.path.with_name(f"{shelf.path.name}.bad-1")
-    assert not stat.S_ISREG(aside.lstat().st_mode)
-    assert stat.S_ISREG(shelf.path.lstat().st_mode)
-    assert victim.exists() is (kind == "link")
-    assert kind != "link" or victim.read_bytes() == to_json_bytes(tree())
-
-
-def test_directory_in_its_place_is_held_and_left_alone(shelf: Shelf) -> None:
-    shelf.path.mkdir()
-
-    assert "cannot be set aside" in shelf.held()
-
-    assert shelf.names == [shelf.path.name]
-    assert shelf.path.is_dir()
-
-
-def test_held_item_stays_held_over_restarts_and_is_set_aside_once(shelf: Shelf) -> None:
-    shelf.put(b"garbage")
-    reason = shelf.held()
-    before = shelf.path.read_bytes()
-
-    for _ in range(3):
-        again = shelf.opened()
-        again.load()
-        assert shelf.held(again) == reason
-        assert again.held() == {REF: reason}
-        assert list(again.refs()) == [REF]
-        assert again.with_pending() == []
-
-    assert shelf.names == [shelf.path.name, f"{shelf.path.name}.bad-1"]
-    assert shelf.path.read_bytes() == before
-    assert len(shelf.notes) == 1
-
-
-def test_held_item_is_back_when_a_readable_ledger_is_put_in_its_place(shelf: Shelf) -> None:
-    shelf.put(b"garbage")
-    shelf.held()
-
-    shelf.put(tree())
-
-    assert shelf.archive.get(REF) == ledger()
-    assert shelf.archive.held() == {}
-    assert [one.ref for one in shelf.archive.with_pending()] == [REF]
-    assert shelf.path.with_name(f"{shelf.path.name}.bad-1").read_bytes() == b"garbage"
-
-
-def test_second_bad_file_is_set_aside_beside_the_first(shelf: Shelf) -> None:
-    for content in (b"first", b"second"):
-        shelf.put(content)
-        shelf.held()
-
-    aside = [shelf.path.with_name(f"{shelf.path.name}.bad-{number}").read_bytes() for number in (1, 2)]
-    assert aside == [b"first", b"second"]
-
-
-def test_bad_ledger_costs_its_item_only(shelf: Shelf) -> None:
-    shelf.archive.save(ledger("github:octo/repo#2"))
-    shelf.put([])
-
-    again = shelf.opened()
-    again.load()
-
-    assert again.get("github:octo/repo#2") == ledger("github:octo/repo#2")
-    assert set(again.held()) == {REF}
-
-
-@pytest.mark.parametrize("content", [b"garbage", b"[]", b"[" * 100_000])
-def test_bad_ledger_with_a_cut_name_is_held_as_soon_as_its_item_is_met(shelf: Shelf, content: bytes) -> None:
-    shelf.root.ledger(LONG).write_bytes(content)
-    again = shelf.opened()
-    again.load()
-
-    with pytest.raises(HeldItem):
-        again.get(LONG)
-
-    third = shelf.opened()
-    third.load()
-    assert set(third.held()) == {LONG}
-
-
-def test_bad_ledger_with_a_cut_name_keeps_its_deliveries_over_a_start(shelf: Shelf) -> None:
-    from the_loop.outbox import Outbox  # noqa: PLC0415 (only here)
-
-    class Idle:
-        def look(self, _offer: Offer) -> Look:
-            return Look(Trace.UNKNOWN)
-
-    stem = shelf.root.delivery(f"{LONG}/comment:1")
-    for part in ("payload", "started", "outcome"):
-        stem.with_name(f"{stem.name}.{part}.json").write_text(json.dumps({"ref": LONG, "offer": 1}))
-    orphan = shelf.root.delivery("github:octo/repo#9/comment:1")
-    orphan.with_name(f"{orphan.name}.payload.json").write_text(json.dumps({"ref": "github:octo/repo#9"}))
-    shelf.root.ledger(LONG).write_bytes(b"garbage")
-    again = shelf.opened()
-    again.load()
-    nothing: Any = None
-
-    outbox = Outbox(
-        shelf.root, again, Idle(), policy=nothing, rules_of=lambda _: None, tell=shelf.notes.append, now=lambda: 0.0
-    )  # type: ignore[arg-type]
-    outbox.recover()
-
-    assert {path.name.removeprefix(stem.name) for path in shelf.root.deliveries.iterdir()} == {
-        ".payload.json",
-        ".started.json",
-        ".outcome.json",
-    }
 
 
 # --- what must not be touched ---

@@ -50,6 +50,16 @@ def test_item_that_closes_before_its_spawn_was_begun_gets_neither(state: Standin
     assert recorded(decision).poll.seen_comments == frozenset()
 
 
+def test_item_that_is_gone_when_an_earlier_offer_of_its_spawn_may_have_arrived_is_closed() -> None:
+    """Unknown, then refused: nobody can tell whether the first offer started a session."""
+    spawn = make.pending("spawn:1", Standing.REFUSED, attempt=2, redelivery=True)
+    ledger = make.ledger(Phase.STARTING, queue={"spawn:1": spawn})
+
+    decision = gone(ledger)
+
+    assert (list(recorded(decision).poll.pending), recorded(decision).poll.phase) == (["close:1"], Phase.ENDING)
+
+
 @pytest.mark.parametrize("presence", ENDS)
 @pytest.mark.parametrize("state", [Standing.QUEUED, *MAY_HAVE_BEGUN])
 def test_item_that_closes_while_its_spawn_may_have_begun_waits_for_the_outcome(

@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+from hypothesis import Phase as Step
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -29,7 +31,7 @@ from the_loop.state import StateRoot, to_json_bytes
 
 BODIES = st.sampled_from(
     [
-        *["text"] * 10,
+        *["text"] * 16,
         *("the-loop start", "the-loop start\ntext", "the-loop stop", "the-loop stop\ntext", "the-loop pause\ntext"),
         *("the-loop pause", *["the-loop resume"] * 3, "the-loop stop\nthe-loop pause", f"told\n{make.MARKER}"),
     ]
@@ -396,5 +398,11 @@ class _Receiver:
         return self._machine.look_at(offer)
 
 
-TestConversation = Conversation.TestCase
-TestConversation.settings = settings(max_examples=150, stateful_step_count=40, deadline=None, print_blob=True)
+TestConversation = pytest.mark.timeout(600)(Conversation.TestCase)  # to find the shortest way to a failure takes time
+TestConversation.settings = settings(
+    max_examples=200,
+    stateful_step_count=40,
+    deadline=None,
+    print_blob=True,
+    phases=[Step.explicit, Step.reuse, Step.generate, Step.shrink],
+)

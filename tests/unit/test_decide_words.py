@@ -186,6 +186,17 @@ def test_stop_keeps_what_runs_right_now_in_front_of_the_close() -> None:
     assert list(recorded(decision).poll.pending) == ["comment:5", "close:1"]
 
 
+def test_stop_when_an_earlier_offer_of_the_spawn_may_have_arrived_closes() -> None:
+    """Unknown, then refused: nobody can tell whether the first offer started a session."""
+    spawn = make.pending("spawn:1", Standing.REFUSED, attempt=2, redelivery=True)
+    row = make.entry(7, STOP)
+
+    decision = decide(make.ledger(Phase.STARTING, queue={"spawn:1": spawn}), make.view(row, thread=[row]), make.rules())
+
+    assert (list(recorded(decision).poll.pending), recorded(decision).poll.phase) == (["close:1"], Phase.ENDING)
+    assert decision.withdrawn == ("spawn:1",)
+
+
 def test_stop_takes_nothing_up_that_came_with_it() -> None:
     decision = heard(make.entry(1), make.entry(2, STOP), make.entry(3))
 

@@ -53,7 +53,7 @@ def test_deliver_gives_what_the_keeper_saw(scene: Scene, script: str, verdict: V
 
 
 def test_deliver_of_a_missing_command_is_unstartable_and_names_it(scene: Scene) -> None:
-    command = replace(scene.command(""), argv=("no-such-program",))
+    command = replace(scene.command(""), argv=("no-such-program",), environment={"PATH": "/usr/bin:/bin"})
 
     outcome = asyncio.run(ExecRunner(command).deliver(scene.offer()))
 

@@ -89,14 +89,15 @@ def test_keeper_that_is_killed_while_it_is_waited_for_is_unknown(scene: Scene) -
 
 SLOW_KEEPER = f"""
 import os, sys, time
-time.sleep(0.4)
+while not os.path.exists(os.path.join(os.path.dirname(sys.argv[0]), "begin")):
+    time.sleep(0.01)
 os.execv(sys.executable, [sys.executable, "-I", "-S", "-X", "utf8", {str(KEEPER)!r}, *sys.argv[1:]])
 """
 
 
 @pytest.fixture
 def slow_keeper(tmp_path: Path) -> Path:
-    """A keeper that takes its time before its first step."""
+    """A keeper that takes no step before it may: until there is a file `begin` beside it."""
     path = tmp_path / "slow_keeper.py"
     path.write_text(SLOW_KEEPER)
     return path
@@ -124,7 +125,9 @@ def test_delivery_never_looks_undone_once_it_was_handed_over(scene: Scene, slow_
         with python(POLLER, scene.stem, scene.workdir, slow_keeper, TO_WAIT) as poller:
             assert poller.line() == "delivering"
 
-            assert [seen.line(), seen.line()] == ["running", "done"]
+            assert seen.line() == "running"
+            (slow_keeper.parent / "begin").touch()
+            assert seen.line() == "done"
 
 
 def test_poller_that_is_killed_before_its_keeper_has_begun_leaves_a_delivery_that_runs(
@@ -132,17 +135,18 @@ def test_poller_that_is_killed_before_its_keeper_has_begun_leaves_a_delivery_tha
 ) -> None:
     scene.let_go()
     with python(POLLER, scene.stem, scene.workdir, slow_keeper, TO_WAIT) as poller:
-        wait_until(lambda: scene.is_locked, "the keeper is started")
+        wait_until(lambda: children_of(poller.pid), "the keeper is started")
         poller.kill()
 
     assert scene.mark is None
     assert scene.look() == Look(Trace.RUNNING)
+    (slow_keeper.parent / "begin").touch()
     assert asyncio.run(scene.runner().adopt(scene.offer())).verdict is Verdict.DELIVERED
 
 
 def test_keeper_that_is_killed_before_it_began_was_never_begun(scene: Scene, slow_keeper: Path) -> None:
     with python(POLLER, scene.stem, scene.workdir, slow_keeper, TO_WAIT) as poller:
-        wait_until(lambda: scene.is_locked, "the keeper is started")
+        wait_until(lambda: children_of(poller.pid), "the keeper is started")
         (keeper,) = children_of(poller.pid)
         poller.kill()
         end(keeper)

@@ -136,7 +136,8 @@ def test_command_that_cannot_be_started_says_which_setting_is_to_blame(
         case "workdir is a file":
             workdir, called = program, "true"
 
-    assert delivery.keep(called, workdir=workdir) == 0
+    # a folder of PATH that may not be searched would be a fault of its own
+    assert delivery.keep(called, workdir=workdir, run={"env": {"PATH": "/usr/bin:/bin"}}) == 0
 
     assert delivery.outcome == ("unstartable", reason.format(work=delivery.workdir))
 
@@ -253,7 +254,7 @@ def test_keeper_without_a_payload_that_can_be_read_begins_nothing(delivery: Deli
 
 
 def test_two_keepers_at_one_instant_run_the_command_once(delivery: Delivery) -> None:
-    for number in range(1, 6):
+    for number in range(1, 4):
         delivery.write_payload(offer=number)
         for part in ("started.json", "outcome.json"):
             delivery.file(part).unlink(missing_ok=True)

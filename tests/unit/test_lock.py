@@ -309,15 +309,21 @@ def test_attempt_on_what_something_looks_at_is_busy_for_a_moment(root: Path, par
         assert (root / CLAIM).read_text() == "12:34\n"
 
 
-def test_start_behind_a_foreign_lock_and_then_a_look_waits_for_both(root: Path) -> None:
-    script = "    acquire(sys.argv[1]).close(); print('started')"
-    with python(FLOCK, root, "LOCK_EX", "LOCK_SH", "LOCK_UN") as other:
+@pytest.mark.parametrize("obstacles", [["LOCK_EX", "LOCK_SH"], ["LOCK_SH", "LOCK_EX", "LOCK_SH"]])
+def test_start_behind_looks_and_a_foreign_lock_waits_for_each(root: Path, obstacles: list[str]) -> None:
+    script = """
+    print("starting", flush=True)
+    acquire(sys.argv[1]).close()
+    print("started", flush=True)
+    """
+    lasts_s = {"LOCK_EX": 1.3, "LOCK_SH": 0.3}  # longer than a look is waited for, shorter than a foreign lock
+    with python(FLOCK, root, *obstacles, "LOCK_UN") as other:
         other.line()
         with python(ACQUIRE + script, root) as start:
-            time.sleep(1.3)  # longer than a look is waited for, shorter than a foreign lock
-            other.ask("")
-            time.sleep(0.3)
-            other.ask("")
+            start.line()
+            for obstacle in obstacles:
+                time.sleep(lasts_s[obstacle])
+                other.ask("")
 
             assert start.line() == "started"
 

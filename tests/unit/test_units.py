@@ -157,7 +157,7 @@ NOBODY: Final = (
     "Failed to connect to bus: Permission denied",
     "Failed to connect to bus: Connection refused",
     "Failed to connect to bus: $DBUS_SESSION_BUS_ADDRESS and $XDG_RUNTIME_DIR not defined (consider using --machine=)",
-    "System has not been booted with systemd as init system (PID 1). Can't operate.\nFailed to connect to bus: Host is down",
+    "System has not been booted with systemd as init system (PID 1).\nFailed to connect to bus: Host is down",
 )
 OTHER: Final = (
     "Failed to start transient service unit: Access denied",

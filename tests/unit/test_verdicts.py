@@ -141,6 +141,41 @@ def test_delivered_after_refusals_leaves_no_trace_of_them() -> None:
     assert (ledger.poll.comment_attempts, ledger.poll.pending, ledger.poll.gave_up) == ({}, {}, {})
 
 
+# --- a spawn while its item ends -----------------------------------------------------------------------------------
+
+
+def ending(*, redelivery: bool) -> Ledger:
+    queue = {
+        "spawn:1": make.pending("spawn:1", redelivery=redelivery, carries=("comment:7",)),
+        "close:1": make.pending("close:1"),
+    }
+    return make.ledger(Phase.ENDING, queue=queue, reason="stopped")
+
+
+@pytest.mark.parametrize("verdict", [Verdict.REFUSED, Verdict.LATER, Verdict.UNSTARTABLE])
+def test_spawn_that_did_not_arrive_while_its_item_ends_is_not_offered_again_and_there_is_nothing_to_close(
+    verdict: Verdict,
+) -> None:
+    ledger, _ = run(ending(redelivery=False), "spawn:1", verdict)
+
+    assert (ledger.poll.phase, ledger.poll.pending, ledger.poll.reason) == (Phase.ENDED, {}, "stopped")
+    assert not ledger.poll.seen_comments & {"spawn:1", "comment:7"}
+
+
+def test_spawn_that_was_refused_while_its_item_ends_is_closed_where_an_earlier_offer_may_have_arrived() -> None:
+    ledger, _ = run(ending(redelivery=True), "spawn:1", Verdict.REFUSED)
+
+    assert (ledger.poll.phase, list(ledger.poll.pending)) == (Phase.ENDING, ["close:1"])
+
+
+@pytest.mark.parametrize("verdict", [Verdict.DELIVERED, Verdict.UNKNOWN])
+def test_spawn_that_may_have_arrived_while_its_item_ends_is_closed(verdict: Verdict) -> None:
+    ledger, _ = run(ending(redelivery=False), "spawn:1", verdict)
+
+    assert ledger.poll.phase is Phase.ENDING
+    assert list(ledger.poll.pending)[-1] == "close:1"
+
+
 # --- not now, not startable, never begun ---------------------------------------------------------------------------
 
 

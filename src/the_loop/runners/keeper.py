@@ -26,6 +26,7 @@ GRACE_S = 10.0  # between TERM and KILL
 LOCK_WITHIN_S = 60.0  # whoever asked for our unit lets go of the lock by then
 RETRY_S = 1.0  # between two tries to write the outcome
 PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 FROM_OUTSIDE = (*STOP_SIGNALS, signal.SIGKILL)
 VARIABLES = {"ID": "deliveryId", "KIND": "kind", "REF": "ref", "URL": "url", "AUTHOR": "author", "ATTEMPT": "attempt"}
@@ -70,10 +71,12 @@ def check_offer(stem: str, offer: int, mark: str = "") -> dict[str, object]:
     """The payload, if it is of this offer. A mark that was made for another one is taken back."""
     try:
         with open(f"{stem}.payload.json", "rb") as file:
-            payload: dict[str, object] = json.load(file)
+            payload = json.load(file)
+        if not isinstance(payload, dict):
+            raise ValueError(f"'{stem}.payload.json' is no object")
         if payload.get("offer") == offer:
             return payload
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         if mark:
             os.unlink(mark)
         raise
@@ -107,6 +110,7 @@ def run(
 def start(command: list[str], workdir: str, payload: str, environment: dict[str, str]) -> tuple[int, str]:
     """Fork and execute; the second value says why the command could not be started, or is empty."""
     libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
     encoded = {to_bytes(key): to_bytes(value) for key, value in environment.items()}
     told, tell = os.pipe()  # closed by a successful exec
     keeper = os.getpid()
@@ -156,12 +160,21 @@ def end_group(pid: int) -> None:
             return
         until = time.monotonic() + wait_s
         while time.monotonic() < until:
-            ended(pid)
+            reap_group(pid)
             try:
                 os.killpg(pid, 0)
             except OSError:
                 return
             time.sleep(0.02)
+
+
+def reap_group(pid: int) -> None:
+    """Take the command's own and what it left behind, which came to us: a zombie still counts as a member."""
+    try:
+        while os.waitpid(-pid, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
 
 
 def ended(pid: int) -> int | None:
@@ -289,6 +302,6 @@ def say(problem: str) -> None:
 if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         say(str(error))
         sys.exit(1)

@@ -26,6 +26,7 @@ from the_loop.config import GithubSection
 from the_loop.model import Entry, Kind, Presence, WorkItem
 from the_loop.sources.base import Known, Limited, Listing, Sighting, SourceError, Thread
 from the_loop.sources.github.client import Answer, Client
+from the_loop.sources.github.record import is_record
 from the_loop.sources.github.repositories import Repositories
 from the_loop.sources.github.rows import Comment, Issue, Repository, many, one, to_entries, to_item
 from the_loop.sources.github.walk import PAGE, listing_pages, page_path, walk
@@ -149,7 +150,9 @@ class GithubSource:
     def _position_of(self, repo: str, repos: Mapping[str, Any]) -> Mapping[str, Any]:
         """What is stored for a configured name; nothing where its repository is configured by its new name as well."""
         old = _mapping(repos.get(repo.lower()))
-        name = str(old.get("name", "")).lower()
+        if not is_record(old):
+            return {}
+        name = str(old["name"]).lower()
         return {} if name != repo.lower() and name in self._configured else old
 
     async def _look_at(self, repo: str, old: Mapping[str, Any], known: Mapping[str, Known]) -> _Look:
@@ -244,7 +247,7 @@ class GithubSource:
         if len(rows) >= _ADVANCE_AT:
             newest = _earlier(max(row.updated_at for row in rows), OVERLAP_S)
             record["since"] = max(since, min(newest, _whole_second(look.now - OVERLAP_S)))
-        look.record[kind] = record
+        look.record[str(kind)] = record
 
     # --- what became of those that are not listed ---
 

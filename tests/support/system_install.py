@@ -1,0 +1,203 @@
+"""The system install of the poller in a box, as an administrator makes it, and what can be seen of it.
+
+    with SystemInstall(box) as loop:       # `the-loop unit install --system` has run, as root
+        loop.systemctl("start")
+
+The service runs as the user `the-loop`; there is one of them in a box, so `clear` makes a fresh start between tests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+
+from support.box import COMMAND
+from support.installed import SERVICE, SOCKET, Installed
+from support.poller import wait_for
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Self, TypeVar
+
+    from support.box import Box
+
+    T = TypeVar("T")
+
+ONCE: Final = "the-loop-poll-once.service"
+TIMER: Final = "the-loop-poll-once.timer"
+CREDENTIAL: Final = "github-token"
+_UNITS: Final = (SERVICE, SOCKET, ONCE, TIMER)
+_ETC: Final = Path("/etc/systemd/system")
+_SINK: Final = Path("/srv/sink")
+# A service does not see homes, and this repository may lie in one; the shipped ten seconds are nothing to wait for.
+_HIDDEN: Final = ("/home/", "/root/", "/run/user/")
+_CLEAR: Final = """
+systemctl stop {units} 'the-loop-poll@*' 2>/dev/null
+systemctl disable --quiet {units} 2>/dev/null
+systemctl --user -M the-loop@ stop 'theloop-*' 2>/dev/null
+systemctl reset-failed
+rm -rf /var/lib/the-loop/* /var/lib/the-loop/.[!.]* /etc/the-loop {etc}/the-loop-poll*.d/[5-9]*.conf {sink}
+mkdir -p {sink} /etc/the-loop && chown the-loop {sink}
+install -d -o the-loop -g the-loop -m 700 /var/lib/the-loop /var/lib/the-loop/inbox
+systemctl start user@{uid}.service
+systemctl daemon-reload
+"""
+
+
+class SystemInstall(Installed):
+    """The units in place and not started. Commands run as root unless a user is named."""
+
+    def __init__(self, box: Box) -> None:
+        self.box = box
+        self.name = None
+        self.service, self.socket = SERVICE, SOCKET
+        self.root = Path("/var/lib/the-loop")
+        self.inbox = self.root / "inbox"
+        self.config = Path("/etc/the-loop/config.yaml")
+        self.units = _ETC
+        self.wake_path = Path("/run/the-loop/the-loop-poll.wake")
+        self._sink = _SINK
+        self._sources: Sequence[Mapping[str, Any]] | None = None
+        self._settings: Mapping[str, Any] = {}
+        self.boot()
+        self.install()
+        self.user = box.user("the-loop")
+        self.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        if self.box.is_up:
+            self.clear()
+            self.root_does([COMMAND, "unit", "uninstall", "--system"])
+            self.root_does(["loginctl", "disable-linger", "the-loop"])
+            self.root_does(["systemctl", "stop", f"user@{self.user.uid}.service"])
+
+    # --- set up ---
+
+    def boot(self) -> None:
+        """What a boot takes away again."""
+        self.root_does(["mount", "--make-rshared", "/"])  # for credentials; systemd does so itself but for containers
+
+    def install(self, *options: str) -> subprocess.CompletedProcess[str]:
+        return self.root_does([COMMAND, "unit", "install", "--system", *options])
+
+    def clear(self) -> None:
+        """Back to what an install leaves, with a configuration of ours and an empty inbox."""
+        units = " ".join(_UNITS)
+        self.root_does(_CLEAR.format(units=units, etc=_ETC, sink=_SINK, uid=self.user.uid))
+        for unit in (SERVICE, ONCE):
+            self.add_drop_in("50-test.conf", f"[Service]\n{_seen_paths()}", unit)
+        self.add_drop_in("51-quick.conf", "[Service]\nRestartSec=200ms\n")
+        self.configure()
+
+    def add_drop_in(self, file: str, text: str, unit: str = "") -> None:
+        """`file` is to begin with 5 to 9: what `clear` takes away."""
+        self.write(self.units / f"{unit or self.service}.d" / file, text, owner=0)
+        self.root_does(["systemctl", "daemon-reload"])
+
+    def configure(self, *, sources: Sequence[Mapping[str, Any]] | None = None, **settings: Mapping[str, Any]) -> None:
+        """Write /etc/the-loop/config.yaml: what is given, over a receiver of ours."""
+        inbox = {"provider": "directory", "path": "inbox", "settleSeconds": 0}
+        tree = {
+            "polling": {"intervalSeconds": 1, "lingerSeconds": 0, "sources": list(sources or [inbox])},
+            "routing": {"authorizedUsers": ["the-loop" if sources is None else "octocat"]},
+            "session": {"command": self.receiver()},
+        }
+        for name, section in settings.items():
+            tree[name] = tree.get(name, {}) | dict(section)
+        self.write(self.config, yaml.safe_dump(tree), owner=0)
+
+    def write(self, path: Path, text: str, mode: int = 0o644, *, owner: int | None = None) -> None:
+        """A file of that user's (the service's, if none is named), put in place by a rename."""
+        uid = self.user.uid if owner is None else owner
+        for parent in reversed([parent for parent in path.parents if not self.seen(parent).exists()]):
+            self.seen(parent).mkdir()
+            os.chown(self.seen(parent), uid, uid)
+        beside = self.seen(path).with_name(f".{path.name}.new")
+        beside.write_text(text, "utf-8")
+        beside.chmod(mode)
+        os.chown(beside, uid, uid)
+        beside.rename(self.seen(path))
+
+    # --- commands ---
+
+    def root_does(self, what: Sequence[str | Path] | str, **options: Any) -> subprocess.CompletedProcess[str]:
+        return self.box.run(what, **{"check": False, **options})
+
+    def run(self, what: Sequence[str] | str, **options: Any) -> subprocess.CompletedProcess[str]:
+        """In the box, as the service's user unless another is named; None is root."""
+        return self.box.run(what, **{"user": self.user.name, **options})
+
+    def poll(self, *arguments: str, check: bool = False, **options: Any) -> subprocess.CompletedProcess[str]:
+        """`the-loop poll …` as root, or as `user`, with the built-in defaults."""
+        return self.the_loop("poll", *arguments, check=check, **{"user": None, **options})
+
+    def systemctl(self, verb: str, *units: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        return self.root_does(["systemctl", verb, "--", *(units or (self.service,))], check=check)
+
+    def wake(self) -> None:
+        """A datagram to the manager's socket, past any command of ours."""
+        self.root_does([sys.executable, "-IS", "-c", _DATAGRAM, str(self.wake_path)])
+
+    def journal(self, *matches: str) -> list[dict[str, Any]]:
+        done = self.root_does(["journalctl", "--quiet", "--output=json", "--all", *matches])
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    # --- what can be seen ---
+
+    def events(self, *names: str) -> list[dict[str, Any]]:
+        """The trail as `the-loop events --json` tells it to root, or the events of these names."""
+        done = self.the_loop("events", "--json", "--state-root", str(self.root), user=None, check=False)
+        found = [json.loads(line) for line in done.stdout.splitlines()]
+        return [event for event in found if not names or event["event"] in names]
+
+    def wait(self, condition: Callable[[], T], what: str, timeout_s: float = 20.0) -> T:
+        try:
+            return wait_for(condition, what, timeout_s)
+        except AssertionError as error:
+            said = self.root_does(["journalctl", "--no-hostname", "-n", "60"])
+            raise AssertionError(f"{error}; got {self.sink.ids()}\n{said.stdout}") from None
+
+    def property(self, name: str, unit: str = "") -> str:
+        argv = ["systemctl", "show", "--value", f"--property={name}", "--", unit or self.service]
+        return self.root_does(argv, check=True).stdout.strip()
+
+    def failed(self) -> list[str]:
+        """Failed units, of the system's manager and of the user's."""
+        list_failed = ["list-units", "--failed", "--plain", "--no-legend", "the*"]
+        said = self.root_does(["systemctl", *list_failed]).stdout
+        said += self.run(["systemctl", "--user", *list_failed], check=False).stdout
+        return [line.split()[0] for line in said.splitlines() if line.split()]
+
+    def wait_until_up(self) -> None:
+        self.wait(lambda: self.is_active() == "active", "the service")
+
+    def control_group(self, pid: int) -> str:
+        """The control group of a process of the box, by its pid there."""
+        return self.root_does(["cat", f"/proc/{pid}/cgroup"], check=True).stdout.strip().rpartition("::")[2]
+
+
+def _seen_paths() -> str:
+    """Lines that show a service the interpreter and the sources, where they lie in a home."""
+    here = Path(__file__).resolve().parents[2]
+    paths = {str(path) for path in (Path(sys.prefix), Path(sys.base_prefix), here)}
+    hidden = sorted(path for path in paths if path.startswith(_HIDDEN))
+    return "".join(f"BindReadOnlyPaths={shlex.quote(path)}\n" for path in hidden)
+
+
+_DATAGRAM: Final = """
+import socket, sys
+try:
+    socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b"wake", sys.argv[1])
+except (ConnectionRefusedError, FileNotFoundError):
+    pass
+"""

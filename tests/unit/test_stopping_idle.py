@@ -1,0 +1,285 @@
+"""Stopping where nobody holds the lock, restarting, and whose unit a process is in."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from support.locks import CLAIM
+from support.processes import python, wait_until
+from support.systemctl import CANCELED, MINE, NO_BUS, REFUSED, SYSTEM, Ctl, holding, record, scratch_root
+from the_loop.commands import run_blocking
+from the_loop.supervision.stopping import Code, Result, restart, stop
+from the_loop.supervision.unit import Unit, UnitState, state_of, systemctl, unit_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from support.processes import Child
+    from the_loop.state import StateRoot
+
+ME: Final = os.geteuid()
+
+
+@pytest.fixture
+def ctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ctl:
+    return Ctl(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> StateRoot:
+    return scratch_root(tmp_path)
+
+
+def timed(act: Callable[[], Result], limit_s: float) -> Result:
+    began = time.monotonic()
+    result = act()
+    assert time.monotonic() - began < limit_s, f"{result} took {time.monotonic() - began:.1f} s"
+    return result
+
+
+def is_alive(child: Child) -> bool:
+    return child.process.poll() is None
+
+
+# --- nobody holds the lock ---
+
+
+@pytest.mark.parametrize(
+    ("active", "sub"),
+    [
+        ("activating", "auto-restart"),
+        ("activating", "start"),
+        ("deactivating", "stop-sigterm"),
+        ("reloading", "reload"),
+    ],
+)
+def test_stop_when_the_last_unit_is_on_its_way_then_is_stopped_too(
+    root: StateRoot, ctl: Ctl, active: str, sub: str
+) -> None:
+    record(root)
+    ctl.is_(active, sub, environment=f"THE_LOOP_STATE_ROOT={root.path}")
+    ctl.on("stop", ctl.turns("inactive"))
+
+    result = stop(root, CLAIM, 10)
+
+    assert (result.code, "the-loop-poll.service" in result.message) == (Code.DONE, True)
+    assert len(ctl.calls("stop")) == 1
+
+
+@pytest.mark.parametrize("state", ["inactive", "failed"])
+def test_stop_when_the_last_unit_is_down_then_nothing_runs(root: StateRoot, ctl: Ctl, state: str) -> None:
+    record(root)
+    ctl.is_(state)
+
+    assert stop(root, CLAIM, 10).code is Code.NOTHING_RUNS
+    assert ctl.calls("stop") == []
+
+
+def test_stop_when_the_last_unit_cannot_be_asked_about_then_is_no_success(root: StateRoot, ctl: Ctl) -> None:
+    record(root)
+    ctl.on("show", NO_BUS)
+
+    result = stop(root, CLAIM, 10)
+
+    assert result.code is Code.STILL_THERE
+    assert "cannot be asked" in result.message
+
+
+@pytest.mark.parametrize(
+    ("name", "is_ours"),
+    [("the-loop-poll@two.service", True), ("the-loop-poll-once.service", True), ("other.service", False)],
+)
+def test_stop_when_a_unit_of_this_root_is_on_its_way_then_is_stopped_and_no_other_root_is(
+    root: StateRoot, ctl: Ctl, name: str, is_ours: bool
+) -> None:
+    ctl.lists(Unit(name, "system"))
+    place = root.path if is_ours else root.path.parent
+    ctl.is_("activating", "auto-restart", environment=f'"THE_LOOP_STATE_ROOT={place}" OTHER=x')
+    ctl.on("stop", ctl.turns("inactive"))
+
+    code = stop(root, CLAIM, 10).code
+
+    assert code is (Code.DONE if is_ours else Code.NOTHING_RUNS)
+    assert len(ctl.calls("stop")) == int(is_ours)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        '{"name": 7}',
+        '{"name": "x.timer", "scope": "system", "uid": 0}',
+        "\0" * 50,
+        '{"name": "a.service"}',
+    ],
+)
+def test_stop_when_the_note_about_the_unit_is_garbage_then_is_as_good_as_none(
+    root: StateRoot, ctl: Ctl, content: str
+) -> None:
+    (root.path / "local" / "unit.json").write_text(content)
+    ctl.is_("activating")
+
+    assert stop(root, CLAIM, 10).code is Code.NOTHING_RUNS
+    assert ctl.calls("stop") == []
+
+
+@pytest.mark.parametrize("name", ["sshd.service", "--force.service", "user@0.service"])
+def test_stop_when_the_note_names_a_unit_that_never_ran_this_root_then_it_is_left_alone(
+    root: StateRoot, ctl: Ctl, name: str
+) -> None:
+    # nothing is stopped on the word of a file: the root may have been copied, or the unit be another one today
+    record(root, name=name)
+    ctl.is_("reloading", "reload", environment="OTHER=x")
+
+    stop(root, CLAIM, 3)
+
+    assert ctl.calls("stop") == []
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_stop_when_a_timer_would_start_it_again_then_names_it(root: StateRoot, ctl: Ctl, is_held: bool) -> None:
+    record(root, name="the-loop-poll-once.service")  # its tick was the last one to hold the lock
+    ctl.belongs(SYSTEM)
+    ctl.on("is-active", TIMER_ACTIVE)
+    if not is_held:
+        assert "the-loop-poll-once.timer" in stop(root, CLAIM, 10).message
+        return
+    with holding(root) as holder:
+        ctl.is_("active", "running", holder.pid)
+        ctl.on("stop", ctl.turns("inactive", holder.pid))
+
+        result = stop(root, CLAIM, 20)
+
+    assert result.code is Code.DONE
+    assert "the-loop-poll-once.timer" in result.message
+
+
+TIMER_ACTIVE: Final = """
+seen=; for word in "$@"; do
+    case $word in
+        --) seen=1;;
+        *.timer) [ -z "$seen" ] || { [ "$word" = the-loop-poll-once.timer ] && echo active || echo inactive; };;
+        *) [ -z "$seen" ] || echo inactive;;
+    esac
+done
+exit 0
+"""
+
+
+# --- restarting ---
+
+
+def test_restart_when_a_unit_runs_it_then_its_manager_does_it(root: StateRoot, ctl: Ctl) -> None:
+    ctl.belongs(MINE)
+    with holding(root) as first, python(WAITER, root.path) as second:
+        ctl.is_("active", "running", first.pid)
+        ctl.on("restart", f"kill -KILL {first.pid}")
+
+        result = restart(root, CLAIM, 20)
+
+        assert result == Result(Code.DONE, f"restarted as pid {second.pid}")
+    assert ctl.calls("restart")[0].argv[-3:] == ["restart", "--", "the-loop-poll.service"]
+
+
+WAITER: Final = """
+    import sys, time
+    from pathlib import Path
+    from the_loop.lock import LockBusy, LockHeld, RunLock
+    while True:
+        try:
+            lock = RunLock.attempt(Path(sys.argv[1]), "poll.pid")
+            break
+        except (LockHeld, LockBusy):
+            time.sleep(0.02)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("answer", [REFUSED, CANCELED])
+def test_restart_when_its_manager_refuses_then_names_what_to_type(root: StateRoot, ctl: Ctl, answer: str) -> None:
+    ctl.belongs(SYSTEM)
+    with holding(root) as holder:
+        ctl.is_("active", "running", holder.pid)
+        ctl.on("restart", answer)
+
+        result = restart(root, CLAIM, 3)
+
+        assert result.code is Code.STILL_THERE
+        assert "systemctl --system restart the-loop-poll.service" in result.message
+        assert is_alive(holder)
+
+
+# --- which unit a process is of ---
+
+DEEP: Final = "/user.slice/user-1001.slice/user@1001.service"
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("0::/system.slice/the-loop-poll.service\n", Unit("the-loop-poll.service", "system")),
+        (f"0::{DEEP}/app.slice/the-loop-poll.service\n", Unit("the-loop-poll.service", "user", 1001)),
+        (
+            "0::/system.slice/system-x.slice/the-loop-poll@-srv-my\\x20root.service\n",
+            Unit("the-loop-poll@-srv-my\\x20root.service", "system"),
+        ),
+        (
+            "12:pids:/user.slice\n1:name=systemd:/system.slice/a.service\n0::/\n",
+            Unit("a.service", "system"),
+        ),
+        ("12:pids:/x.service\n0::/system.slice/a.service\n", Unit("a.service", "system")),
+        ("0::/user.slice/user-1001.slice/session-c2.scope\n", None),
+        (f"0::{DEEP}\n", None),
+        (f"0::{DEEP}/init.scope\n", None),
+        ("0::/system.slice\n", None),
+        ("0::/\n", None),
+        ("4:memory:/a.service\n", None),
+        ("", None),
+    ],
+)
+def test_unit_when_read_from_a_control_group_then_is_a_service_or_none(
+    tmp_path: Path, content: str, expected: Unit | None
+) -> None:
+    (tmp_path / "cgroup").write_text(content)
+
+    assert unit_of(f"..{tmp_path}") == expected
+
+
+def test_unit_when_the_process_is_gone_then_is_none() -> None:
+    assert unit_of(2**22) is None
+
+
+def test_state_when_the_manager_answers_then_is_read_from_its_properties(ctl: Ctl) -> None:
+    ctl.is_("activating", "auto-restart", 0, "THE_LOOP_STATE_ROOT=/srv/a")
+
+    assert state_of(SYSTEM) == UnitState("activating", "auto-restart", 0, "THE_LOOP_STATE_ROOT=/srv/a")
+
+
+@pytest.mark.parametrize("answer", ["exit 4", NO_BUS, "kill -KILL $$"])
+def test_state_when_the_manager_does_not_answer_then_is_unknown(ctl: Ctl, answer: str) -> None:
+    ctl.on("show", answer)
+
+    assert state_of(SYSTEM) is None
+
+
+def test_command_when_it_cannot_be_started_then_says_why(tmp_path: Path) -> None:
+    finished = run_blocking([str(tmp_path / "missing")], {}, limit_s=1)
+
+    assert finished.code is None
+    assert "No such file" in finished.problem
+
+
+def test_command_when_it_ends_then_nothing_of_it_is_left_running(ctl: Ctl) -> None:
+    ctl.on("show", 'echo $$ >"$folder/pid"; exec sleep 60')
+
+    systemctl(MINE, "show", limit_s=0.5)
+
+    pid = int((ctl.folder / "pid").read_text())
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the end of the call", 5)
