@@ -6,7 +6,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install -qq --disable-pip-version-check
 RUN_PACKAGES := python3 python3-venv python3-dev gcc pkg-config libsystemd-dev
-TEST_PACKAGES := $(RUN_PACKAGES) strace procps util-linux
+TEST_PACKAGES := $(RUN_PACKAGES) strace procps util-linux locales
 .NOTPARALLEL:
 .PHONY: help run test check bench clean
 

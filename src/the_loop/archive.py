@@ -27,9 +27,18 @@ from the_loop.ledger import (
     new_ledger,
 )
 from the_loop.model import LoopError, Note, WorkItem, explain, timestamp
-from the_loop.state import StateRoot, fsync_directory, read_regular, slug, to_json_bytes, unslug, write_durably
+from the_loop.state import (
+    IrregularFile,
+    StateRoot,
+    fsync_directory,
+    read_regular,
+    slug,
+    to_json_bytes,
+    unslug,
+    write_durably,
+)
 
-_Signature = tuple[int, int, int]  # inode, size, time of change in nanoseconds
+_Signature = tuple[int, int, int, int]  # inode, size, times of data and of anything, in nanoseconds
 
 
 class HeldItem(LoopError):
@@ -83,11 +92,11 @@ class Archive:
         """Read every ledger there is."""
         for path in sorted(self._root.portable.glob("*.json")):
             if path != self._root.repositories and (ref := _ref_of(path)) is not None:
-                with contextlib.suppress(HeldItem):
+                with contextlib.suppress(HeldItem, OSError):
                     self.get(ref)
 
     def get(self, ref: str) -> Ledger | None:
-        """The item's ledger as it is on disk; None if it has none. Raises HeldItem."""
+        """The item's ledger as it is on disk, None if it has none. Raises HeldItem; OSError where it cannot tell."""
         path = self._root.ledger(ref)
         signature = _signature(path)
         known = self._known.get(ref)
@@ -110,10 +119,11 @@ class Archive:
         path = self._root.ledger(ref)
         aside = ""
         try:
-            aside = _set_aside(path) if self._may_write else ""
+            may_write = self._may_write and self.is_ours()
+            aside = _set_aside(path) if may_write else ""
             held = {"reason": reason, "since": timestamp(self._now()), "aside": aside}
-            if self._may_write:
-                write_durably(path, to_json_bytes({"ref": ref, "schema": SCHEMA, "held": held}))
+            if may_write:
+                _replace_by_record(path, aside, {"ref": ref, "schema": SCHEMA, "held": held})
         except OSError as error:
             reason = f"{reason} (and it cannot be set aside: {error.strerror})"
         self._remember(ref, _Known(_signature(path), held=reason))
@@ -167,7 +177,7 @@ class Archive:
         except NewerLedger as error:
             known = _Known(signature, held=str(error))
             self._tell(Note("ledger.held", {"ref": ref, "reason": str(error), "aside": ""}))
-        except (UnreadableLedger, OSError) as error:
+        except (UnreadableLedger, IrregularFile) as error:  # any other OSError: could not find out, changes nothing
             self.hold(ref, explain(error))
             return self._known[ref]
         self._remember(ref, known)
@@ -179,7 +189,7 @@ def _signature(path: Path) -> _Signature | None:
         found = path.lstat()
     except OSError:
         return None
-    return (found.st_ino, found.st_size, found.st_mtime_ns)
+    return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 def _ref_of(path: Path) -> str | None:
@@ -210,6 +220,15 @@ def _starts_in(path: Path) -> int:
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return 0
     return starts if isinstance(starts, int) and starts > 0 else 0
+
+
+def _replace_by_record(path: Path, aside: str, record: dict[str, object]) -> None:
+    """Put the record in the file's place, or leave everything as it was."""
+    try:
+        write_durably(path, to_json_bytes(record))
+    except OSError:
+        path.with_name(aside).unlink(missing_ok=True)
+        raise
 
 
 def _set_aside(path: Path) -> str:

@@ -214,10 +214,21 @@ def peek_root(file: Path | None) -> str | None:
     except OSError:
         return None  # there is no file, so it says nothing
     try:
-        found = _root_in(text)
+        found = _root_of(text)
     except Exception as error:  # a broken file may make the library raise anything
         raise ConfigError(str(file), [Fault("state.root", f"cannot find out: {_one_line(error)}")]) from error
     return found if found is not None and not _path_fault(found) else None
+
+
+def _root_of(text: bytes) -> str | None:
+    """As a start would take it where the file is YAML; else what stands in front of the mistake."""
+    try:
+        tree = yaml.safe_load(text)
+    except Exception:  # noqa: BLE001 (a broken file may make the library raise anything)
+        return _root_in(text)
+    state = tree.get("state") if isinstance(tree, dict) else None
+    root = state.get("root") if isinstance(state, dict) else None
+    return root if isinstance(root, str) else None
 
 
 def _root_in(text: bytes) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -106,6 +107,7 @@ class Cycle:
 
     async def run(self, watched: Watched, interval_s: float) -> int:
         """Look at this source and take up what is new. Never raises but when cancelled."""
+        self._look_at_held_again()
         try:
             listing = await watched.source.look(watched.position.value, self._known(watched.source))
         except SourceError as error:
@@ -196,6 +198,12 @@ class Cycle:
             running=self._dispatcher.running(sighting.ref),
             due=spawn is not None and self._outbox.is_due(spawn),
         )
+
+    def _look_at_held_again(self) -> None:
+        """A held item whose ledger was repaired is known again, also where its source does not list it any more."""
+        for ref in self._archive.held():
+            with suppress(HeldItem, OSError):
+                self._archive.get(ref)
 
     def _known(self, source: Source) -> dict[str, Known]:
         return {

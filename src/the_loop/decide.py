@@ -315,7 +315,7 @@ def _decide_absent(ledger: Ledger | None, view: View, rules: Rules) -> Decision:
     if poll.phase is Phase.WAITING:
         return Decision(end(ledger, view.reason))
     if poll.phase is Phase.STARTING and not _may_have_begun(ledger, view):
-        return Decision(end(ledger, view.reason))
+        return _end_unbegun(ledger, view.reason)
     if poll.phase is Phase.STARTING:
         heard = _remember_news(ledger, view)  # it is closed once it is known whether the spawn arrived
         return Decision(None if heard is ledger else heard)
@@ -329,21 +329,29 @@ def _last_words(ledger: Ledger, view: View, rules: Rules) -> Decision:
     decision = _live(present, view, rules)
     heard = decision.ledger or ledger
     if view.presence is Presence.GONE and heard.poll.phase is Phase.LIVE:
-        closing = _close(change(heard, paused=False), view.reason)
+        closing = close_session(change(heard, paused=False), view.reason)
         return replace(closing, events=(*decision.events, *closing.events), notes=decision.notes)
     return replace(decision, ledger=None) if heard == ledger else decision
 
 
 def _stop(ledger: Ledger, view: View) -> Decision:
     """A person said stop: what has not begun is withdrawn, and a session that may exist is closed."""
+    if ledger.poll.phase is Phase.STARTING and not _may_have_begun(ledger, view):
+        return _end_unbegun(ledger, STOPPED)
     idle = [key for key, entry in ledger.poll.pending.items() if key != view.running and not entry.state.may_have_begun]
-    ledger = withdraw(ledger, *idle)
-    if ledger.poll.phase is Phase.STARTING and not ledger.poll.pending:
-        return Decision(end(ledger, STOPPED))
-    return _close(change(ledger, paused=False), STOPPED)
+    return close_session(change(withdraw(ledger, *idle), paused=False), STOPPED)
 
 
-def _close(ledger: Ledger, reason: str) -> Decision:
+def _end_unbegun(ledger: Ledger, reason: str) -> Decision:
+    """The present spawn was not begun: it is withdrawn. A session that an earlier offer may have made is closed."""
+    spawn = ledger.poll.pending.get(ledger.spawn_key)
+    if spawn is not None and spawn.redelivery:
+        return close_session(change(withdraw(ledger, ledger.spawn_key), paused=False), reason)
+    return Decision(end(ledger, reason))
+
+
+def close_session(ledger: Ledger, reason: str) -> Decision:
+    """The item is ending: its close waits behind everything accepted."""
     ledger = accept(change(ledger, phase=Phase.ENDING, reason=reason), ledger.close_key, None)
     return Decision(ledger, (closing_event(ledger),))
 

@@ -100,14 +100,11 @@ class Dispatcher:
         for running in left:
             running.task.cancel()
         await asyncio.gather(*(running.task for running in left), return_exceptions=True)
-        runs_on = {
-            running.handover.ref: running.handover
-            for running in left
-            if self._outbox.runner.look(running.handover.offer).trace is Trace.RUNNING
-        }
-        keys = {ref: handover.key for ref, handover in runs_on.items()}
-        abandoned = self._outbox.release_all(keys) if releases else []
-        return StopReport(tuple(abandoned), tuple(handover.offer.delivery_id for handover in runs_on.values()))
+        traces = {running.handover: self._outbox.runner.look(running.handover.offer).trace for running in left}
+        begun = {handover.ref: handover.key for handover, trace in traces.items() if trace is not Trace.NEVER_BEGUN}
+        abandoned = self._outbox.release_all(begun) if releases else []
+        runs_on = [handover.offer.delivery_id for handover, trace in traces.items() if trace is Trace.RUNNING]
+        return StopReport(tuple(abandoned), tuple(runs_on))
 
     def _pump(self) -> None:
         while self._ready and len(self._running) < self.limit and not self._is_closed and not self.pause_reason:

@@ -215,14 +215,16 @@ def read_log(path: Path) -> Iterator[dict[str, Any]]:
                     yield event
 
 
-def parse_line(line: bytes) -> dict[str, Any] | None:
+def parse_line(line: bytes | str) -> dict[str, Any] | None:
     """One line of a log, or None where it is not a whole event."""
     try:
         event = json.loads(line)
         moment = datetime.fromisoformat(event["time"])
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    is_whole = isinstance(event, dict) and isinstance(event.get("event"), str) and moment.tzinfo is not None
+    texts = ("event", "level", "message")
+    is_whole = isinstance(event, dict) and moment.tzinfo is not None
+    is_whole = is_whole and all(isinstance(event.get(name, ""), str) for name in texts) and "event" in event
     return event if is_whole else None
 
 

@@ -111,6 +111,11 @@ class Pending(Struct, frozen=True, rename="camel", omit_defaults=True):
     retry_at: float = 0.0  # when it is over; never further off than `pause`
     extra: dict[str, Any] = {}
 
+    @property
+    def may_have_arrived(self) -> bool:
+        """True if the receiver may have got it, by this offer or by an earlier one."""
+        return self.state.may_have_begun or self.redelivery
+
 
 class Spawn(Struct, frozen=True, rename="camel"):
     attempts: int = 0

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from the_loop.archive import Archive, HeldItem
-from the_loop.decide import Decision, closing_event
+from the_loop.decide import Decision, close_session, closing_event
 from the_loop.deliveries import beside, remove_all, remove_old_marks, stem_of
 from the_loop.guards import Dropped, Rules
 from the_loop.ledger import (
@@ -28,6 +28,7 @@ from the_loop.ledger import (
     rearm,
     settle,
     versions_that_gave_up,
+    withdraw,
 )
 from the_loop.model import Event, Kind, Note, Outcome, Verdict, delivery_id, explain
 from the_loop.runners.base import Offer, Runner, Trace
@@ -100,13 +101,34 @@ class Outbox:
             entry = ledger.poll.pending[key]
             if self._offers_once and (ref, key) in self._offered:
                 return None
-            if rules.may_speak(entry.author) or entry.kind is Kind.CLOSE or _was_started_by_word(entry):
-                return self._prepare(ledger, key, entry)
-            if entry.kind is Kind.SPAWN:
-                self._archive.save(change(ledger, behind=True))  # the next look decides about it anew
+            if entry.kind is Kind.SPAWN and not self._may_spawn(ledger, entry, rules):
+                self._reconsider_spawn(ledger, key, entry)
                 return None
+            if rules.may_speak(entry.author) or entry.kind in (Kind.CLOSE, Kind.SPAWN):
+                return self._prepare(ledger, key, entry)
             ledger = self._drop(ledger, key)
         return None
+
+    def _may_spawn(self, ledger: Ledger, entry: Pending, rules: Rules) -> bool:
+        """True if the item's author may still start it, and nobody who was taken off the list speaks in its thread.
+
+        A spawn without an author was started by a person's word, whoever wrote the item.
+        """
+        if entry.author is not None and not rules.may_speak(entry.author):
+            return False
+        if entry.may_have_arrived:
+            return True  # the same bytes again
+        payload = self._payload(ledger.ref, ledger.spawn_key) or {}
+        return all(rules.may_speak(said.get("author")) for said in payload.get("thread", ()))
+
+    def _reconsider_spawn(self, ledger: Ledger, key: str, entry: Pending) -> None:
+        """Somebody was taken off the list: build it anew in the next look; what may have arrived is ended instead."""
+        if not entry.may_have_arrived:
+            self._archive.save(change(move(ledger, key, Standing.RELEASED), behind=True))
+            return
+        after = self._drop(ledger, key)
+        if after.poll.phase is Phase.STARTING:
+            self.commit(close_session(after, str(Dropped.UNAUTHORIZED)))
 
     def _prepare(self, ledger: Ledger, key: str, entry: Pending) -> Handover | None:
         """Have the payload say what it has to; None where there is none any more."""
@@ -133,8 +155,8 @@ class Outbox:
         after, notes = conclude(ledger, key, outcome, self.policy, self._now())
         if after != ledger:
             self._archive.save(after)
-        if key not in after.poll.pending:
-            remove_all(handover.offer.stem)
+        for gone in ledger.poll.pending.keys() - after.poll.pending.keys():
+            remove_all(self._stem(ref, gone))
         self.delivered += outcome.verdict is Verdict.DELIVERED
         for note in notes:
             self._tell(note)
@@ -156,8 +178,8 @@ class Outbox:
         self._remove_orphans()
         return running
 
-    def release_all(self, running: Mapping[str, str]) -> list[str]:
-        """Put back what was accepted and not begun; the delivery ids. `running` events (by ref) are marked as such.
+    def release_all(self, begun: Mapping[str, str]) -> list[str]:
+        """Put back what was accepted and not begun; the delivery ids. Events in `begun` (by ref) are marked as such.
 
         What cannot be written is left as it is: a queued event means the same to the next start.
         """
@@ -165,9 +187,9 @@ class Outbox:
         for ledger in self._archive.with_pending():
             after = ledger
             for key, entry in ledger.poll.pending.items():
-                if key == running.get(ledger.ref):
+                if key == begun.get(ledger.ref):
                     after = move(after, key, Standing.RUNNING)
-                elif entry.state is Standing.QUEUED:
+                elif entry.state in (Standing.QUEUED, Standing.RELEASED):
                     after = move(after, key, Standing.RELEASED)
                     released.append(delivery_id(ledger.ref, key))
             if after != ledger:
@@ -226,11 +248,13 @@ class Outbox:
 
     def _recover_unbegun(self, ledger: Ledger, key: str, entry: Pending) -> None:
         after = ledger
-        if self._payload(ledger.ref, key) is None:
-            after = self._lost(ledger, key)
-        elif entry.state is Standing.GAVE_UP:
+        if entry.state is Standing.GAVE_UP:
             if self.policy.version not in versions_that_gave_up(ledger, key):
                 after = rearm(ledger, key)
+        elif entry.state is Standing.HELD:
+            return
+        elif self._payload(ledger.ref, key) is None:
+            after = self._lost(ledger, key)
         elif entry.state is Standing.QUEUED or entry.state is Standing.RUNNING:
             after = move(ledger, key, Standing.RELEASED)
         after = without_a_session_to_close(after)
@@ -256,14 +280,14 @@ class Outbox:
     def _lost(self, ledger: Ledger, key: str) -> Ledger:
         """Its payload is gone (the ledger came from another machine): read it again from the thread.
 
-        Of an item that is ending there is no thread to read any more; what was to be said before the end is dropped.
+        Of an item that is ending nothing is read any more; its next start carries what was to be said.
         """
         entry = ledger.poll.pending[key]
         if entry.kind is Kind.CLOSE:
             return ledger
         if ledger.poll.phase is Phase.ENDING and not is_spawn(key):
             self._tell(Note("dispatch.dropped", {"ref": ledger.ref, "key": key, "reason": "payload lost"}))
-            return settle(ledger, key)
+            return withdraw(ledger, key)
         ledger = move(ledger, key, Standing.LOST, redelivery=entry.redelivery or entry.state.may_have_begun)
         return change(ledger, behind=True)
 
@@ -311,11 +335,6 @@ class Outbox:
         if present != payload:
             write_durably(beside(self._stem(ref, key), "payload.json"), to_json_line(present))
         return True
-
-
-def _was_started_by_word(entry: Pending) -> bool:
-    """True for a spawn that an authorised person asked for, whoever wrote the item."""
-    return entry.kind is Kind.SPAWN and entry.author is None
 
 
 def _ref_in(stem: Path) -> str | None:

@@ -107,7 +107,7 @@ class Poller:
     # --- a life ---
 
     async def _acquire(self) -> RunLock | None:
-        since: dict[bool, float] = {}
+        obstacle, since = "", 0.0
         began = time.monotonic()
         while not self._stop.is_set():
             try:
@@ -115,11 +115,14 @@ class Poller:
             except LockHeld as held:
                 if time.monotonic() - began >= self._setup.wait_s:
                     raise
+                obstacle = ""
                 self._say_waiting(held)
                 await self._sleep(_QUEUE_LOOK_S)
             except LockBusy as busy:
-                patience = _PROBES_GONE_S if busy.shared else _FOREIGN_GONE_S
-                if time.monotonic() - since.setdefault(busy.shared, time.monotonic()) > patience:
+                kind, patience_s = ("look", _PROBES_GONE_S) if busy.shared else ("foreign", _FOREIGN_GONE_S)
+                if kind != obstacle:
+                    obstacle, since = kind, time.monotonic()
+                elif time.monotonic() - since > patience_s:
                     raise
             await self._sleep(0.01 + random.random() / 100)
         return None

@@ -14,6 +14,7 @@ it, and the directory flushed: a reader sees the old one or the new one, and a p
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -202,18 +203,27 @@ def fsync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+class IrregularFile(OSError):
+    """What is there is no file of ours, and will not become one by itself."""
+
+
 def read_regular(path: Path, limit: int = 64 << 20) -> bytes:
     """The bytes of a regular file that is reached without a link in its last part.
 
-    Raises FileNotFoundError, or OSError for a link, a fifo, a directory or a file over `limit` bytes.
+    Raises FileNotFoundError, IrregularFile (a link, a fifo, a directory, over `limit` bytes), or another OSError.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise IrregularFile(f"'{path}' is not a regular file") from error
+        raise
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise OSError(f"'{path}' is not a regular file")
+            raise IrregularFile(f"'{path}' is not a regular file")
         if found.st_size > limit:
-            raise OSError(f"'{path}' has {found.st_size} bytes, more than {limit}")
+            raise IrregularFile(f"'{path}' has {found.st_size} bytes, more than {limit}")
         return file.read()
 
 

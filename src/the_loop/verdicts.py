@@ -16,6 +16,7 @@ from the_loop.ledger import (
     give_up,
     is_spawn,
     move,
+    withdraw,
 )
 from the_loop.model import Kind, Note, Outcome, Verdict, delivery_id
 
@@ -41,11 +42,14 @@ def conclude(ledger: Ledger, key: str, outcome: Outcome, policy: Policy, now: fl
 
 
 def without_a_session_to_close(ledger: Ledger) -> Ledger:
-    """An item that is ending while its spawn never arrived gets neither spawn nor close (SPEC R6.5)."""
+    """An item that is ending while its spawn never arrived gets neither spawn nor close (SPEC R6.5).
+
+    Where an earlier offer of the spawn may have arrived, the close is still due.
+    """
     spawn = ledger.poll.pending.get(ledger.spawn_key)
-    if ledger.poll.phase is Phase.ENDING and spawn is not None and not spawn.state.may_have_begun:
-        return end(ledger, ledger.poll.reason)
-    return ledger
+    if ledger.poll.phase is not Phase.ENDING or spawn is None or spawn.state.may_have_begun:
+        return ledger
+    return withdraw(ledger, ledger.spawn_key) if spawn.redelivery else end(ledger, ledger.poll.reason)
 
 
 def _conclude(

@@ -49,12 +49,17 @@ _TURNS: Final = 60  # of the event loop: more than any chain of hand-overs in a 
 
 @dataclass
 class Clock:
-    """Epoch seconds that pass when a test says so."""
+    """Epoch seconds that pass when a test says so; `monotonic_s` is not moved when the clock is set."""
 
     now: float = make.NOON
+    monotonic_s: float = 1000.0
 
     def __call__(self) -> float:
         return self.now
+
+    def pass_by(self, seconds: float) -> None:
+        self.now += seconds
+        self.monotonic_s += seconds
 
 
 class Crash(BaseException):
@@ -335,7 +340,15 @@ class Life:
         self.dispatcher = Dispatcher(
             self.outbox, limit=limit, tell=self.told.append, may_hand_over=lambda: self.is_in_charge
         )
-        self._cycle = Cycle(root, self.archive, self.outbox, self.dispatcher, tell=self.told.append, now=self.clock)
+        self._cycle = Cycle(
+            root,
+            self.archive,
+            self.outbox,
+            self.dispatcher,
+            tell=self.told.append,
+            now=self.clock,
+            monotonic=lambda: self.clock.monotonic_s,
+        )
 
     async def begin(self) -> None:
         """What a start settles of earlier lives."""

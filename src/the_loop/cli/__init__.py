@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import signal
 import sys
 from typing import Final
@@ -62,6 +63,7 @@ def main() -> None:
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[union-attr]
     try:
         code = cli.main(standalone_mode=False)
+        sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         code = error.exit_code
@@ -73,7 +75,7 @@ def main() -> None:
     except KeyboardInterrupt:
         code = 130
     except BrokenPipeError:
-        sys.stderr.close()  # the reader has gone; nothing is left to be said
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader has gone; what is still to be flushed goes nowhere
         code = 0
     except Exception as error:
         if "--debug" in sys.argv:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,14 +14,21 @@ import click
 
 from the_loop.cli.common import Options, with_options
 from the_loop.commands import Finished, manager_environment, run_blocking
-from the_loop.config import ConfigError, DirectorySection
+from the_loop.config import ConfigError, DirectorySection, load
 from the_loop.events import say
 from the_loop.model import LoopError
-from the_loop.supervision.install import SLICE, is_ours, manager_drop_in, shipped, unit_texts, write_all
+from the_loop.supervision.install import MARK, SLICE, is_ours, manager_drop_in, shipped, unit_texts, write_all
+from the_loop.wiring import providers
 
 _SYSTEM_UNITS = Path("/etc/systemd/system")
 _USER_UNITS = Path("/etc/systemd/user")
 _SYSTEM_USER = "the-loop"
+_HIDDEN = ("/home/", "/root/", "/run/user/")
+_SYSTEM_FILES = {
+    Path("/etc/sysusers.d/the-loop.conf"): "the-loop.sysusers",
+    Path("/etc/tmpfiles.d/the-loop.conf"): "the-loop.tmpfiles",
+    Path("/etc/systemd/catalog/the-loop.catalog"): "the-loop.catalog",
+}
 _CALL_LIMIT_S = 30.0
 
 
@@ -29,13 +37,20 @@ def command() -> None:
     """Put the unit files in place, take them away, or show them."""
 
 
+def _checked(_ctx: click.Context, _option: click.Parameter, name: str | None) -> str | None:
+    """An instance's name is part of unit names and paths."""
+    if name is not None and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}", name):
+        raise click.BadParameter(f"'{name}' is no name for an instance; use letters, digits and _ . : -")
+    return name
+
+
 F = TypeVar("F", bound=Callable[..., object])
 
 
 def _kind(function: F) -> F:
     """The options that say which manager and which instance."""
     for option in (
-        click.option("--name", metavar="NAME", help="An instance, with NAME.yaml as its configuration."),
+        click.option("--name", metavar="NAME", callback=_checked, help="An instance: NAME.yaml configures it."),
         click.option("--system", "is_system", is_flag=True, help="For the system's manager."),
         click.option("--user", "is_user", is_flag=True, help="For your own manager (the default, but for root)."),
     ):
@@ -55,6 +70,7 @@ def install(options: Options, *, timer: bool, is_user: bool, is_system: bool, na
     texts = {_path(file, for_user=for_user): text for file, text in _texts(for_user, name).items()}
     if not for_user:
         _prepare_system()
+        _warn_of_hidden_program()
         uid = pwd.getpwnam(_SYSTEM_USER).pw_uid
         for file in list(texts):
             if file.suffix == ".service":
@@ -62,7 +78,7 @@ def install(options: Options, *, timer: bool, is_user: bool, is_system: bool, na
     for line in write_all(texts):
         print(line)
     _systemctl(for_user, "daemon-reload")
-    _warn_of_hidden_homes(options, for_user=for_user)
+    _warn_of_hidden_homes(options.config_file or _config_path(for_user, name), for_user=for_user)
     is_complete = not for_user or _lingers()
     main = _instance("the-loop-poll-once.timer" if timer else "the-loop-poll.service", name)
     words = "systemctl --user" if for_user else "systemctl"
@@ -86,8 +102,11 @@ def uninstall(_options: Options, *, is_user: bool, is_system: bool, name: str | 
     files = [_path(file, for_user=for_user) for file in _texts(for_user, name)]
     units = [_instance(file.name.replace("@", ""), name) for file in files if file.name != SLICE]
     _systemctl(for_user, "disable", "--now", "--quiet", "--", *units)
+    _systemctl(for_user, "clean", "--what=runtime", "--", *(unit for unit in units if unit.endswith(".service")))
     files += [file.with_name(f"{file.name}.d") / "10-manager.conf" for file in files]
     files = [file for file in files if not _is_needed_elsewhere(file, name, for_user=for_user)]
+    if not for_user and not set(_folder(for_user).glob("the-loop-poll*.service")) - set(files):
+        files += _SYSTEM_FILES  # these were the last of them
     for file in files:
         if is_ours(file):
             file.unlink()
@@ -172,15 +191,8 @@ def _systemctl(for_user: bool, *words: str) -> Finished:  # noqa: FBT001 (one of
 
 def _prepare_system() -> None:
     """The user that the service runs as, its home, its lingering manager, and the message catalog."""
-    placed = {
-        Path("/etc/sysusers.d/the-loop.conf"): "the-loop.sysusers",
-        Path("/etc/tmpfiles.d/the-loop.conf"): "the-loop.tmpfiles",
-        Path("/etc/systemd/catalog/the-loop.catalog"): "the-loop.catalog",
-    }
-    for path, file in placed.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(shipped(file), "utf-8")
-        print(f"wrote {path}")
+    for line in write_all({path: f"{MARK}\n{shipped(file)}" for path, file in _SYSTEM_FILES.items()}):
+        print(line)
     calls: Sequence[Sequence[str]] = (
         ("systemd-sysusers", "the-loop.conf"),
         ("systemd-tmpfiles", "--create", "the-loop.conf"),
@@ -198,14 +210,21 @@ def _lingers() -> bool:
     return run_blocking(argv, manager_environment(os.environ), limit_s=_CALL_LIMIT_S).out == "yes"
 
 
-def _warn_of_hidden_homes(options: Options, *, for_user: bool) -> None:
+def _warn_of_hidden_program() -> None:
+    """The system service sees no home: a command that lies in one cannot be started."""
+    places = {str(_bindir()), sys.prefix, sys.base_prefix, str(Path(__file__).resolve().parent)}
+    for place in sorted(place for place in places if place.startswith(_HIDDEN)):
+        say(f"the-loop: NOT COMPLETE: the system service cannot see '{place}'; install the-loop outside of homes")
+
+
+def _warn_of_hidden_homes(config_file: str, *, for_user: bool) -> None:
     """`ProtectHome=` hides every home from the system service, inboxes in them as well."""
     if for_user:
         return
     try:
-        sections = options.load().config.polling.sources
+        sections = load(Path(config_file), providers()).config.polling.sources
     except ConfigError:
         return
     for section in sections:
-        if isinstance(section, DirectorySection) and section.path.startswith(("/home/", "/root/", "~")):
+        if isinstance(section, DirectorySection) and section.path.startswith((*_HIDDEN, "~")):
             say(f"the-loop: the system service cannot see '{section.path}': add `BindPaths=` for it in a drop-in")

@@ -24,7 +24,7 @@ _NO_MANAGER: Final = (
     "connect to system scope bus",
     "No medium found",
     "Host is down",
-    "No such file",
+    "connect to user scope bus",
 )
 _NAME_TAKEN: Final = ("already loaded", "already exists", "UnitExists", "fragment file")
 
@@ -81,7 +81,7 @@ def start_argv(
 
 def is_no_manager(finished: Finished) -> bool:
     """True if there is nobody to ask, or no program to ask with."""
-    return finished.code != 0 and any(sign in finished.err for sign in _NO_MANAGER)
+    return finished.code is None or (finished.code != 0 and any(sign in finished.err for sign in _NO_MANAGER))
 
 
 def is_name_taken(finished: Finished) -> bool:

@@ -11,13 +11,13 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 from systemd import journal
-
-from the_loop.events import JsonLog, message_id
+from the_loop.events import JsonLog, message_id, parse_line
 
 IDENTIFIER: Final = "the-loop"
 _PRIORITIES: Final = {"error": 3, "warning": 4, "notice": 5, "info": 6}
@@ -32,7 +32,7 @@ def is_connected(environ: Mapping[str, str]) -> bool:
         found = os.fstat(2)
     except OSError:
         return False
-    return device.isdigit() and inode.isdigit() and (int(device), int(inode)) == (found.st_dev, found.st_ino)
+    return (device, inode) == (str(found.st_dev), str(found.st_ino))
 
 
 class JournalSink:
@@ -95,6 +95,8 @@ def open_reader(root: Path) -> Any:
     reader = journal.Reader()
     reader.add_match(SYSLOG_IDENTIFIER=IDENTIFIER)
     reader.add_match(THE_LOOP_STATE_ROOT=str(root))
+    with suppress(OSError):
+        reader.add_match(_UID=str(root.stat().st_uid))  # anybody may send an entry; only the owner's are ours
     return reader
 
 
@@ -102,9 +104,6 @@ def new_events(reader: Any) -> Iterator[dict[str, Any]]:
     """What came since the last call, or since the reader's start."""
     reader.process()
     for entry in reader:
-        try:
-            event = json.loads(entry["THE_LOOP_JSON"])
-        except (KeyError, ValueError, TypeError):
-            continue
-        if isinstance(event, dict) and "time" in event and "event" in event:
+        event = parse_line(entry.get("THE_LOOP_JSON", ""))
+        if event is not None:
             yield event

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import stat
 from collections.abc import Iterator, MutableMapping
@@ -21,7 +22,7 @@ _FIRST_FD: Final = 3
 def inherited_socket(environ: MutableMapping[str, str]) -> socket.socket | None:
     """The manager's socket, if it gave us one; the variables are taken out, so that no child believes in them."""
     values = {name: environ.pop(name, "") for name in ("LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")}
-    if values["LISTEN_PID"] != str(os.getpid()) or not values["LISTEN_FDS"].isdigit() or values["LISTEN_FDS"] == "0":
+    if values["LISTEN_PID"] != str(os.getpid()) or not re.fullmatch("[1-9][0-9]{0,3}", values["LISTEN_FDS"]):
         return None
     try:
         if not stat.S_ISSOCK(os.fstat(_FIRST_FD).st_mode):
@@ -30,6 +31,9 @@ def inherited_socket(environ: MutableMapping[str, str]) -> socket.socket | None:
         return None
     os.set_inheritable(_FIRST_FD, False)
     found = socket.socket(fileno=_FIRST_FD)
+    if (found.family, found.type) != (socket.AF_UNIX, socket.SOCK_DGRAM):
+        found.detach()  # somebody changed the socket unit: nothing we could read wakes from
+        return None
     found.setblocking(False)
     return found
 
@@ -55,7 +59,7 @@ def own_socket(root: Path) -> socket.socket | None:
 
 def drain(wakes: socket.socket) -> None:
     """Take every wake that waits: one cycle serves them all."""
-    with contextlib.suppress(BlockingIOError):
+    with contextlib.suppress(OSError):
         while True:
             wakes.recv(64)
 

@@ -23,7 +23,6 @@ from the_loop.supervision.unit import (
     Unit,
     active_companions,
     active_system_units,
-    recorded_unit,
     runs,
     state_of,
     systemctl,
@@ -33,6 +32,7 @@ from the_loop.supervision.unit import (
 
 _STAYS_FREE_S: Final = 1.0  # a supervisor that starts it again does so within this
 _NO_NEW_START_S: Final = 5.0
+_CALL_LIMIT_S: Final = 10.0
 _LOOK_AGAIN_S: Final = 0.05
 
 
@@ -51,12 +51,15 @@ class Result:
     message: str
 
 
-def stop(root: StateRoot, pidfile: str, timeout_s: float) -> Result:
-    """End the poller of this root and return when it is gone, at the latest after `timeout_s`."""
+def stop(root: StateRoot, pidfile: str, timeout_s: float, *, for_takeover: bool = False) -> Result:
+    """End the poller of this root and return when it is gone, at the latest after `timeout_s`.
+
+    `for_takeover`: whoever asks is going to hold the lock itself, so its own unit is left to start.
+    """
     until = time.monotonic() + timeout_s
     sight = look(root.path, pidfile)
     if sight.probe is Probe.FREE:
-        return _stop_what_is_on_its_way(root, pidfile, sight, until)
+        return _stop_what_is_on_its_way(root, pidfile, sight, until, for_takeover=for_takeover)
     asked: set[Identity] = set()
     while True:
         if refusal := _refusal(sight):
@@ -67,7 +70,7 @@ def stop(root: StateRoot, pidfile: str, timeout_s: float) -> Result:
                 return Result(Code.STILL_THERE, problem)
         sight = _watch_it_stay_free(root, pidfile, until)
         if sight.probe is Probe.FREE:
-            return _stopped(root, asked, until)
+            return _stopped(root, asked, until, for_takeover=for_takeover)
         if time.monotonic() >= until:
             return Result(Code.STILL_THERE, _still_there(sight, timeout_s, asked))
         time.sleep(_LOOK_AGAIN_S)
@@ -86,8 +89,8 @@ def restart(root: StateRoot, pidfile: str, timeout_s: float) -> Result:
         sight = look(root.path, pidfile)
     before = _claimed_at(root.path / pidfile)
     unit = unit_of(sight.holder.pid)
-    is_main = runs(unit, sight.holder) if unit is not None else False
-    if refusal := _refusal(sight) or (_unit_refusal(unit, is_main) if unit is not None else ""):
+    is_main = runs(unit, sight.holder, _left(until)) if unit is not None else False
+    if refusal := _refusal(sight) or (_unit_refusal(unit, is_main=is_main) if unit is not None else ""):
         return Result(Code.STILL_THERE, refusal)
     if unit is not None and is_main:
         finished = systemctl(unit, "restart", "--", unit.name, limit_s=max(1.0, until - time.monotonic()))
@@ -105,8 +108,8 @@ def restart(root: StateRoot, pidfile: str, timeout_s: float) -> Result:
 def _end_holder(root: StateRoot, pidfile: str, holder: Identity, *, asked: set[Identity], until: float) -> str:
     """Have the holder's unit stopped, or signal it as a plain process; why neither may be done."""
     unit = unit_of(holder.pid)
-    is_main = runs(unit, holder) if unit is not None else False
-    if unit is not None and (refusal := _unit_refusal(unit, is_main)):
+    is_main = runs(unit, holder, _left(until)) if unit is not None else False
+    if unit is not None and (refusal := _unit_refusal(unit, is_main=is_main)):
         return refusal
     if unit is None or not is_main:
         _ask(root, pidfile, holder, asked=asked, until=until)
@@ -115,7 +118,7 @@ def _end_holder(root: StateRoot, pidfile: str, holder: Identity, *, asked: set[I
     return _stop_unit(unit, until)
 
 
-def _unit_refusal(unit: Unit, is_main: bool | None) -> str:  # noqa: FBT001 (it has three values)
+def _unit_refusal(unit: Unit, *, is_main: bool | None) -> str:
     if is_main is None:
         return f"a poller runs in {unit}, but its manager cannot be asked; type `{unit.command('stop')}`"
     if is_main and unit == unit_of("self"):
@@ -128,7 +131,7 @@ def _stop_unit(unit: Unit, until: float) -> str:
     problem = ""
     while (left_s := until - time.monotonic()) > 0:
         finished = systemctl(unit, "stop", "--", unit.name, limit_s=left_s)
-        state = state_of(unit)
+        state = state_of(unit, _left(until))
         if state is not None and state.is_down:
             return ""
         problem = finished.problem if not finished.is_good else f"{unit} is {state.active if state else 'unknown'}"
@@ -138,27 +141,33 @@ def _stop_unit(unit: Unit, until: float) -> str:
     return f"cannot stop {unit}: {problem or 'no time left'}; type `{unit.command('stop')}`"
 
 
-def _stopped(root: StateRoot, asked: set[Identity], until: float) -> Result:
+def _stopped(root: StateRoot, asked: set[Identity], until: float, *, for_takeover: bool) -> Result:
     """The lock is free; nothing that would take it again may be under way."""
-    on_their_way, unknown = units_on_their_way(root)
+    on_their_way, unknown = units_on_their_way(root, _left(until))
     for unit in on_their_way:
+        if unit == unit_of("self"):
+            if for_takeover:
+                continue
+            return Result(Code.STILL_THERE, _unit_refusal(unit, is_main=True))
         if problem := _stop_unit(unit, until):
             return Result(Code.STILL_THERE, problem)
     if unknown:
         return Result(Code.STILL_THERE, "; ".join(unknown))
     who = ", ".join(f"pid {one.pid}" for one in asked) or ", ".join(map(str, on_their_way)) or "the poller"
-    return Result(Code.DONE, f"stopped {who}{_would_start_again(root)}")
+    return Result(Code.DONE, f"stopped {who}{_would_start_again(root, until)}")
 
 
-def _stop_what_is_on_its_way(root: StateRoot, pidfile: str, sight: Sight, until: float) -> Result:
+def _stop_what_is_on_its_way(
+    root: StateRoot, pidfile: str, sight: Sight, until: float, *, for_takeover: bool
+) -> Result:
     """Nobody holds the lock: a unit between two starts is stopped all the same."""
-    on_their_way, unknown = units_on_their_way(root)
+    on_their_way, unknown = units_on_their_way(root, _left(until))
     if on_their_way:
-        return _stopped(root, set(), until)
+        return _stopped(root, set(), until, for_takeover=for_takeover)
     if unknown:
         return Result(Code.STILL_THERE, "; ".join(unknown))
     nothing = _nothing_runs(root, pidfile, sight)
-    return Result(nothing.code, f"{nothing.message}{_would_start_again(root)}{mention_system_units()}")
+    return Result(nothing.code, f"{nothing.message}{_would_start_again(root, until)}{mention_system_units()}")
 
 
 def mention_system_units() -> str:
@@ -167,9 +176,13 @@ def mention_system_units() -> str:
     return "".join(f"; the system unit {name} is active, `systemctl stop {name}` stops that" for name in names)
 
 
-def _would_start_again(root: StateRoot) -> str:
-    unit = recorded_unit(root)
-    names = active_companions(unit) if unit is not None else []
+def _left(until: float) -> float:
+    """How long one call to a manager may take."""
+    return min(_CALL_LIMIT_S, max(0.5, until - time.monotonic()))
+
+
+def _would_start_again(root: StateRoot, until: float) -> str:
+    names = active_companions(root, _left(until))
     return f"; {' and '.join(names)} would start it again" if names else ""
 
 

@@ -48,6 +48,7 @@ class UnitState:
     sub: str
     main_pid: int
     environment: str = ""
+    invocation: str = ""
 
     @property
     def is_down(self) -> bool:
@@ -81,10 +82,10 @@ def systemctl(unit: Unit, *words: str, limit_s: float = _CALL_LIMIT_S) -> Finish
     return run_blocking(argv, manager_environment(os.environ), limit_s=limit_s)
 
 
-def state_of(unit: Unit) -> UnitState | None:
+def state_of(unit: Unit, limit_s: float = _CALL_LIMIT_S) -> UnitState | None:
     """How the unit stands; None where its manager cannot be asked."""
-    properties = "ActiveState,SubState,MainPID,Environment"
-    finished = systemctl(unit, "show", f"--property={properties}", "--", unit.name)
+    properties = "ActiveState,SubState,MainPID,Environment,InvocationID"
+    finished = systemctl(unit, "show", f"--property={properties}", "--", unit.name, limit_s=limit_s)
     if not finished.is_good:
         return None
     values = dict(line.partition("=")[::2] for line in finished.out.splitlines())
@@ -94,23 +95,49 @@ def state_of(unit: Unit) -> UnitState | None:
         values.get("SubState", ""),
         int(main_pid) if main_pid.isdigit() else 0,
         values.get("Environment", ""),
+        values.get("InvocationID", ""),
     )
 
 
-def units_on_their_way(root: StateRoot) -> tuple[list[Unit], list[str]]:
+def units_on_their_way(root: StateRoot, limit_s: float = _CALL_LIMIT_S) -> tuple[list[Unit], list[str]]:
     """Units of this root that are about to run it, and what could not be found out."""
-    found, unknown = [], []
+    found: list[Unit] = []
+    unknown: list[str] = []
     remembered = recorded_unit(root)
-    for unit in [*_listed_units(), *([remembered] if remembered else [])]:
+    for unit in [*_listed(POLL_UNITS, limit_s), *([remembered] if remembered else [])]:
         if unit in found:
             continue
-        state = state_of(unit)
+        state = state_of(unit, limit_s)
         if state is None:
             if unit == remembered:
                 unknown.append(f"the manager of {unit} cannot be asked")
-        elif state.is_on_its_way and (unit == remembered or _is_of_root(state, root)):
+        elif state.is_on_its_way and is_of_root(state, root):
             found.append(unit)
     return found, unknown
+
+
+def active_companions(root: StateRoot, limit_s: float = _CALL_LIMIT_S) -> list[str]:
+    """Timers and sockets that would start a poller of this root again."""
+    names = []
+    for pattern in ("the-loop-poll*.timer", "the-loop-poll*.socket"):
+        for unit in _listed(pattern, limit_s, "--state=active"):
+            service = Unit(f"{unit.name.rpartition('.')[0]}.service", unit.scope, unit.uid)
+            state = state_of(service, limit_s)
+            if state is not None and is_of_root(state, root):
+                names.append(unit.name)
+    return names
+
+
+def is_of_root(state: UnitState, root: StateRoot) -> bool:
+    """True if the unit's environment names this root, or it is the very run that was written down in it.
+
+    A name in a file alone proves nothing: the root may have come from another machine.
+    """
+    prefix = "THE_LOOP_STATE_ROOT="
+    named = [word.strip('"').removeprefix(prefix) for word in state.environment.split() if prefix in word]
+    if any(os.path.realpath(path) == str(root.path) for path in named):
+        return True
+    return bool(state.invocation) and state.invocation == unit_record(root).get("invocationId")
 
 
 def record_unit(root: StateRoot, environ: Mapping[str, str], wake: str) -> None:
@@ -148,48 +175,30 @@ def unit_record(root: StateRoot) -> dict[str, Any]:
         return {}
 
 
-def runs(unit: Unit, holder: Identity) -> bool | None:
+def runs(unit: Unit, holder: Identity, limit_s: float = _CALL_LIMIT_S) -> bool | None:
     """True if the unit's main process is this one; None where that could not be found out."""
-    state = state_of(unit)
+    state = state_of(unit, limit_s)
     return None if state is None else state.main_pid == holder.pid
-
-
-def active_companions(unit: Unit) -> list[str]:
-    """Timers and sockets that would start the poller again."""
-    stem = unit.name.removesuffix(".service")
-    base, at, instance = stem.partition("@")
-    names = [f"{stem}.socket", f"{base}-once{at}{instance}.timer"]
-    finished = systemctl(unit, "is-active", "--", *names)
-    states = finished.out.splitlines()
-    return [name for name, state in zip(names, states, strict=False) if state == "active"]
 
 
 def active_system_units() -> list[str]:
     """Pollers that the system's manager runs."""
-    if not Path("/run/systemd/system").is_dir():
-        return []
-    words = ("list-units", "--state=active", "--plain", "--no-legend", "--", POLL_UNITS)
-    return [line.split()[0] for line in systemctl(Unit("", "system"), *words).out.splitlines() if line.split()]
+    units = _listed(POLL_UNITS, _CALL_LIMIT_S, "--state=active")
+    return [unit.name for unit in units if unit.scope == "system"]
 
 
-def _listed_units() -> list[Unit]:
-    """Every unit of ours that the managers we can ask have loaded."""
+def _listed(pattern: str, limit_s: float, *options: str) -> list[Unit]:
+    """The units of this pattern that the managers we can ask have loaded."""
     managers = [Unit("", "system")] if Path("/run/systemd/system").is_dir() else []
     if Path(f"/run/user/{os.geteuid()}/systemd/private").exists():
         managers.append(Unit("", "user", os.geteuid()))
     units = []
     for manager in managers:
-        finished = systemctl(manager, "list-units", "--all", "--plain", "--no-legend", "--", POLL_UNITS)
+        words = ("list-units", "--all", *options, "--plain", "--no-legend", "--", pattern)
+        finished = systemctl(manager, *words, limit_s=limit_s)
         names = [line.split()[0] for line in finished.out.splitlines() if line.split()]
         units += [Unit(name, manager.scope, manager.uid) for name in names if finished.is_good]
     return units
-
-
-def _is_of_root(state: UnitState, root: StateRoot) -> bool:
-    """True if the unit's environment names this root."""
-    prefix = "THE_LOOP_STATE_ROOT="
-    named = [word.strip('"').removeprefix(prefix) for word in state.environment.split() if prefix in word]
-    return any(os.path.realpath(path) == str(root.path) for path in named)
 
 
 def _manager_options(unit: Unit) -> Sequence[str]:
