@@ -126,7 +126,7 @@ class Replay:
                 await self.world.cycle()
             except Crash:
                 self.cost.crashes += 1
-        self.clock.now += self.random.choice((0.0, self.random.uniform(0, _LONGEST_OUTAGE_S)))
+        self.clock.run(self.random.choice((0.0, self.random.uniform(0, _LONGEST_OUTAGE_S))))
         self.world = self.world.restart()
         self.cost.lives += 1
 

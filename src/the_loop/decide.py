@@ -50,7 +50,7 @@ class View:
     @property
     def entries(self) -> Sequence[Entry]:
         """Each entry once: of the thread, and rows it does not show yet (replicas of a source differ in age)."""
-        return tuple({entry.key: entry for entry in (*self.rows, *(self.thread or ()))}.values())
+        return tuple({entry.key: entry for entry in (*(self.thread or ()), *self.rows)}.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,9 @@ def _decide(ledger: Ledger | None, view: View, rules: Rules) -> Decision:
 
 
 def _remember_news(ledger: Ledger, view: View) -> Ledger:
-    """New rows cannot be taken up now; the thread will be read once they can."""
+    """New rows cannot be taken up now; the thread will be read once they can. It does not tell what was a rename."""
+    renamed = [entry.key for entry in _fresh(ledger, view.entries) if entry.renamed]
+    ledger = settle(ledger, *renamed) if renamed else ledger
     return change(ledger, behind=True) if _fresh(ledger, view.entries) and not ledger.poll.behind else ledger
 
 

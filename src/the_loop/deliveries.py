@@ -98,9 +98,10 @@ def remove_old_marks(stem: Path, offer: int) -> None:
 
     In that order: a keeper that comes late finds its own mark or another offer's payload, never neither.
     """
-    if not is_started(stem, offer) and outcome_of(stem, offer) is None:
-        for part in _MARKS:
-            beside(stem, part).unlink(missing_ok=True)
+    if any((_mark(stem, part) or {}).get("offer") == offer for part in _MARKS):
+        return
+    for part in _MARKS:  # one that says nothing was judged when its offer was
+        beside(stem, part).unlink(missing_ok=True)
 
 
 def remove_all(stem: Path) -> None:

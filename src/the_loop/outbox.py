@@ -234,6 +234,9 @@ class Outbox:
         entry = None if ledger is None else ledger.poll.pending.get(key)
         if ledger is None or entry is None:
             return
+        if entry.state in (Standing.HELD, Standing.GAVE_UP, Standing.LOST):
+            self._recover_unbegun(ledger, key, entry)
+            return
         handover = self._handover(ref, key, entry)
         look = self.runner.look(handover.offer)
         if look.trace is Trace.RUNNING:
@@ -251,7 +254,7 @@ class Outbox:
         if entry.state is Standing.GAVE_UP:
             if self.policy.version not in versions_that_gave_up(ledger, key):
                 after = rearm(ledger, key)
-        elif entry.state is Standing.HELD:
+        elif entry.state in (Standing.HELD, Standing.LOST):
             return
         elif self._payload(ledger.ref, key) is None:
             after = self._lost(ledger, key)

@@ -373,7 +373,7 @@ class TestRepositories:
         world.root.position("github").unlink()
         world = world.restart()
         world.github.comment("octo/two", number)
-        world.clock.now += HOUR
+        world.clock.run(HOUR)
         world.github.fail(r"/octo/two/issues/1/comments", faults.server_error())
         await world.cycle()
         world.github.fail(r"/octo/two/issues\?", faults.server_error())
@@ -387,7 +387,7 @@ class TestRepositories:
         world.root.position("github").unlink()
         world = world.restart()
         world.github.comment(REPO, 1)
-        world.clock.now += HOUR
+        world.clock.run(HOUR)
         world.github.fail(r"/issues/1/comments", faults.server_error())
         await world.cycle()
         world.github.fail(r"\?labels", faults.reply(200, b"[]", {"ETag": 'W/"x"'}))
@@ -402,7 +402,7 @@ class TestRepositories:
         world.github.comment(REPO, 1)
         number = world.add_issue(repo="octo/late")
         world.github.comment("octo/late", number)
-        world.clock.now += HOUR
+        world.clock.run(HOUR)
         world = world.restart(repos=(REPO, "octo/late"))
         await world.cycle(times=2)
         world.github.comment("octo/late", number)

@@ -188,7 +188,7 @@ class TestSince:
         meter = Meter(world)
         costs = []
         for _ in range(5):
-            world.clock.now += 300
+            world.clock.run(300)
             await world.cycle()
             costs.append(meter.read())
             world.github.comment(REPO, number)

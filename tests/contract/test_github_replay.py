@@ -202,7 +202,7 @@ class TestPosition:
         world.github.comment(REPO, 1)
         world.github.review_comment(REPO, 2)
         world.github.close(REPO, 3)
-        world.clock.now += HOUR
+        world.clock.run(HOUR)
         path = world.root.position("github")
         path.unlink()
         if content is not None:
@@ -461,7 +461,7 @@ class Chaos:
             self.world.github.reopen(REPO, number)
         for number in self.unlabelled:
             self.world.github.label(REPO, number, "auto")
-        self.world.clock.now += HOUR
+        self.world.clock.run(HOUR)
         await self.world.cycle(times=10)
 
 
@@ -484,7 +484,7 @@ class TestChaos:
         for _ in range(60):
             for _ in range(chaos.random.randrange(4)):
                 chaos.act()
-                chaos.world.clock.now += chaos.random.uniform(0, 10)
+                chaos.world.clock.run(chaos.random.uniform(0, 10))
             await chaos.live()
         await chaos.calm_down()
         world = chaos.world

@@ -74,9 +74,9 @@ class TestFirstSight:
     async def test_spawn_when_item_is_new_then_carries_it_with_its_thread(self, tmp_path: Path) -> None:
         world = scene(tmp_path, people=frozenset({"octocat", "hubot"}))
         number = world.add_issue(title="Broken", body="It does not work.", author="octocat", pull_request=True)
-        world.clock.now += 10
+        world.clock.run(10)
         world.github.comment(REPO, number, "HubOt", "First.")
-        world.clock.now += 10
+        world.clock.run(10)
         world.github.comment(REPO, number, "stranger", "Second.")
         world.github.review_comment(REPO, number, "hubot", "Third.")
 
@@ -444,7 +444,7 @@ class TestDepartures:
         for one in fault:
             world.github.faults.remove(one)
         world.github.comment(REPO, number)
-        world.clock.now += 600
+        world.clock.run(600)
         await world.cycle()
         assert (world.ids(), world.state) == (["1/spawn:1", "1/comment:1001"], "ok")
 
@@ -722,7 +722,7 @@ class TestRows:
         await world.cycle()
         written = []
         for _ in range(60):
-            world.clock.now += 0.4
+            world.clock.run(0.4)
             written += [world.github.comment(REPO, number) for _ in range(3)]
             await world.cycle()
             written += [world.github.comment(REPO, number, created=world.clock.now - 6.9) for _ in range(2)]
@@ -746,7 +746,7 @@ class TestRows:
         numbers = [world.add_issue(pull_request=bool(n % 2)) for n in range(4)]
         away, written = set[int](), []
         for _ in range(150):
-            world.clock.now += random.uniform(0, 6)
+            world.clock.run(random.uniform(0, 6))
             number = random.choice(numbers)
             if random.random() < 0.2:
                 (github.label if number in away else github.unlabel)(REPO, number, "auto")

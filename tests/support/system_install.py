@@ -12,6 +12,8 @@ import json
 import os
 import shlex
 import sys
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,14 +42,13 @@ _SINK: Final = Path("/srv/sink")
 _HIDDEN: Final = ("/home/", "/root/", "/run/user/")
 _CLEAR: Final = """
 systemctl stop {units} 'the-loop-poll@*' 2>/dev/null
-systemctl disable --quiet {units} 2>/dev/null
 systemctl --user -M the-loop@ stop 'theloop-*' 2>/dev/null
-systemctl reset-failed
-rm -rf /var/lib/the-loop/* /var/lib/the-loop/.[!.]* /etc/the-loop {etc}/the-loop-poll*.d/[5-9]*.conf {sink}
-mkdir -p {sink} /etc/the-loop && chown the-loop {sink}
+rm -rf {etc}/*.wants/the-loop-poll* {etc}/the-loop-poll*.d/[5-9]*.conf /var/lib/the-loop* /etc/the-loop {sink}
+mkdir -p {sink} && chown the-loop {sink}
 install -d -o the-loop -g the-loop -m 700 /var/lib/the-loop /var/lib/the-loop/inbox
-systemctl start user@{uid}.service
+systemctl reset-failed
 systemctl daemon-reload
+systemctl start user@{uid}.service
 """
 
 
@@ -66,9 +67,13 @@ class SystemInstall(Installed):
         self._sink = _SINK
         self._sources: Sequence[Mapping[str, Any]] | None = None
         self._settings: Mapping[str, Any] = {}
+        self._cleared_at = 0.0
         self.boot()
         self.install()
         self.user = box.user("the-loop")
+        for unit in (SERVICE, ONCE):
+            self.write(_ETC / f"{unit}.d" / "40-test.conf", f"[Service]\n{_seen_paths()}", owner=0)
+        self.write(_ETC / f"{SERVICE}.d" / "41-quick.conf", "[Service]\nRestartSec=200ms\n", owner=0)
         self.clear()
 
     def __enter__(self) -> Self:
@@ -78,7 +83,7 @@ class SystemInstall(Installed):
         if self.box.is_up:
             self.clear()
             self.root_does([COMMAND, "unit", "uninstall", "--system"])
-            self.root_does(["loginctl", "disable-linger", "the-loop"])
+            self.root_does(f"rm -rf {_ETC}/the-loop-poll*.d /var/lib/the-loop*; loginctl disable-linger the-loop")
             self.root_does(["systemctl", "stop", f"user@{self.user.uid}.service"])
 
     # --- set up ---
@@ -92,12 +97,14 @@ class SystemInstall(Installed):
 
     def clear(self) -> None:
         """Back to what an install leaves, with a configuration of ours and an empty inbox."""
-        units = " ".join(_UNITS)
-        self.root_does(_CLEAR.format(units=units, etc=_ETC, sink=_SINK, uid=self.user.uid))
-        for unit in (SERVICE, ONCE):
-            self.add_drop_in("50-test.conf", f"[Service]\n{_seen_paths()}", unit)
-        self.add_drop_in("51-quick.conf", "[Service]\nRestartSec=200ms\n")
+        self.root_does(_CLEAR.format(units=" ".join(_UNITS), etc=_ETC, sink=_SINK, uid=self.user.uid))
         self.configure()
+        self._cleared_at = time.time()
+
+    @property
+    def since(self) -> str:
+        """When the present test began, for whoever reads the journal."""
+        return f"@{self._cleared_at:.6f}"
 
     def add_drop_in(self, file: str, text: str, unit: str = "") -> None:
         """`file` is to begin with 5 to 9: what `clear` takes away."""
@@ -149,14 +156,18 @@ class SystemInstall(Installed):
         self.root_does([sys.executable, "-IS", "-c", _DATAGRAM, str(self.wake_path)])
 
     def journal(self, *matches: str) -> list[dict[str, Any]]:
-        done = self.root_does(["journalctl", "--quiet", "--output=json", "--all", *matches])
+        """The entries since the present test began, as root sees them."""
+        argv = ["journalctl", "--quiet", "--output=json", "--all", f"--since={self.since}", *matches]
+        done = self.root_does(argv)
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     # --- what can be seen ---
 
     def events(self, *names: str) -> list[dict[str, Any]]:
         """The trail as `the-loop events --json` tells it to root, or the events of these names."""
-        done = self.the_loop("events", "--json", "--state-root", str(self.root), user=None, check=False)
+        since = datetime.fromtimestamp(self._cleared_at, UTC).isoformat()
+        argv = ["events", "--json", "--since", since, "--state-root", str(self.root)]
+        done = self.the_loop(*argv, user=None, check=False)
         found = [json.loads(line) for line in done.stdout.splitlines()]
         return [event for event in found if not names or event["event"] in names]
 
@@ -164,7 +175,7 @@ class SystemInstall(Installed):
         try:
             return wait_for(condition, what, timeout_s)
         except AssertionError as error:
-            said = self.root_does(["journalctl", "--no-hostname", "-n", "60"])
+            said = self.root_does(["journalctl", "--no-hostname", "-n", "60", f"--since={self.since}"])
             raise AssertionError(f"{error}; got {self.sink.ids()}\n{said.stdout}") from None
 
     def property(self, name: str, unit: str = "") -> str:

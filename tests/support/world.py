@@ -26,18 +26,15 @@ from unittest import mock
 
 from support.github_fake import FakeGitHub
 from support.http_transport import FakeTransport
-from the_loop import cycle as cycle_module
 from the_loop import poller as poller_module
 from the_loop import state, wiring
 from the_loop.archive import Archive
 from the_loop.config import Config, GithubSection, Polling, Routing, Session
-from the_loop.cycle import Cycle, Watched
+from the_loop.cycle import Cycle
 from the_loop.dispatcher import Dispatcher
-from the_loop.guards import Rules, phrases
 from the_loop.model import Note, Outcome, Verdict
 from the_loop.outbox import Outbox
 from the_loop.poller import Poller
-from the_loop.positions import read_position
 from the_loop.runners.base import Look, Offer, Trace
 from the_loop.sources.github.client import Client
 from the_loop.sources.github.repositories import Repositories
@@ -66,12 +63,21 @@ def in_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
 
 @dataclass
 class Clock:
-    """Epoch seconds, moved by tests alone."""
+    """The machine's two clocks, moved by tests alone: `now` in epoch seconds, which may be set, and `uptime_s`."""
 
     now: float = NOON
+    uptime_s: float = 1000.0
 
     def __call__(self) -> float:
         return self.now
+
+    def monotonic(self) -> float:
+        return self.uptime_s
+
+    def run(self, seconds: float) -> None:
+        """Time passes."""
+        self.now += seconds
+        self.uptime_s += seconds
 
 
 class Crash(BaseException):
@@ -200,7 +206,7 @@ class World:
         self.sink = sink or Sink()
         self.notes: list[Note] = []
         self._transport = transport
-        self._virtual = SimpleNamespace(monotonic=clock, time=clock)
+        self._virtual = SimpleNamespace(monotonic=clock.monotonic, time=clock)
         asyncio.get_running_loop().set_exception_handler(_report)
         with self._as_in_life():
             self._begin()
@@ -215,7 +221,7 @@ class World:
                 await self.dispatcher.drain()
             if self.fuse.is_blown:
                 raise Crash  # within a delivery, whose task nobody waits for
-            self.clock.now += self.options.interval_s
+            self.clock.run(self.options.interval_s)
 
     def restart(self, *, fuse: Fuse | None = None, **changed: Any) -> World:
         """The next life, as after a SIGKILL: nothing of this one is left but the disk and the receiver."""
@@ -259,7 +265,7 @@ class World:
     @property
     def state(self) -> str:
         """The source's, as `status` names it."""
-        return self.watched.state(self.clock.now)
+        return self.watched.state(self.clock.monotonic())
 
     # --- how it is made ---
 
@@ -268,8 +274,8 @@ class World:
         with (
             self.fuse.watching_files(),
             mock.patch.object(os, "fsync", return_value=None),  # a process dies here, never the machine
-            mock.patch.object(cycle_module, "time", self._virtual),
             mock.patch.object(poller_module, "time", self._virtual),
+            mock.patch.object(wiring, "time", self._virtual),
         ):
             yield
 
@@ -281,7 +287,8 @@ class World:
         tell: Callable[[Note], None] = self.notes.append
         section = GithubSection(provider="github", label="auto", repos=options.repos, **options.section)
         polling = Polling(interval_seconds=options.interval_s, linger_seconds=options.linger_s, sources=(section,))
-        config = Config(polling=polling, routing=Routing(), session=Session(command=("true",)))
+        routing = Routing(authorized_users=tuple(sorted(options.people)), require_start_command=options.require_start)
+        config = Config(polling=polling, routing=routing, session=Session(command=("true",)))
         self.archive = Archive(self.root, tell, self.clock)
         self.archive.load()
         self.client = Client(
@@ -297,7 +304,8 @@ class World:
             linger_s=options.linger_s,
             interval_s=options.interval_s,
         )
-        self.watched = Watched(source, _rules(options), read_position(self.root, source.name))
+        with mock.patch.object(wiring, "_source", return_value=source):
+            (self.watched,) = wiring.watch(config, self.root, {})
         self.outbox = Outbox(
             self.root,
             self.archive,
@@ -308,7 +316,15 @@ class World:
             now=self.clock,
         )
         self.dispatcher = Dispatcher(self.outbox, limit=4, tell=tell, may_hand_over=lambda: not self.fuse.is_blown)
-        cycle = Cycle(self.root, self.archive, self.outbox, self.dispatcher, tell=tell, now=self.clock)
+        cycle = Cycle(
+            self.root,
+            self.archive,
+            self.outbox,
+            self.dispatcher,
+            tell=tell,
+            now=self.clock,
+            monotonic=self.clock.monotonic,
+        )
         # of the poller proper only the part that decides whether a source is asked: the rest is signals and real time
         self.poller = Poller.__new__(Poller)
         self.poller._setup = SimpleNamespace(now=self.clock, once=False)  # type: ignore[assignment]
@@ -348,8 +364,3 @@ def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 
 def _parted(id_: str) -> tuple[str, str, str]:
     return id_.partition("/")
-
-
-def _rules(options: Options) -> Rules:
-    words = phrases("the-loop start", "the-loop stop", "the-loop pause", "the-loop resume")
-    return Rules(options.people, folds_case=True, words=words, require_start=options.require_start)

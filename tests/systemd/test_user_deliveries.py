@@ -85,9 +85,9 @@ def test_delivery_when_the_poller_has_secrets_then_none_is_in_its_environment_or
         loop.sink.behave(("*", {"env": True, "gate": loop.gate("gate")}))
         loop.item("a")
         loop.systemctl("start")
-        loop.wait(lambda: loop.sink.folder.glob("env.*.json").__next__, "a delivery that has begun")
 
-        (file,) = loop.sink.folder.glob("env.*.json")
+        (file,) = loop.wait(lambda: list(loop.sink.folder.glob("env.*.json")), "a delivery that has begun")
+        loop.wait(file.read_text, "its environment")
         environment = json.loads(file.read_text())
         assert [name for name in environment if name.startswith(FOREIGN)] == []
         assert TOKEN not in json.dumps(environment)
@@ -107,7 +107,6 @@ def test_delivery_when_told_to_stop_by_systemctl_then_it_is_offered_again_and_ma
         loop.item("a")
         loop.systemctl("start")
         loop.wait(loop.sink.ids, "a delivery that runs")
-        loop.sink.open_gate("gate again") if False else None
 
         loop.run(["systemctl", "--user", "stop", "--", *loop.deliveries()])
 

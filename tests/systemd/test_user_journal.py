@@ -12,7 +12,7 @@ from support.box import COMMAND
 from support.github_fake import FakeGitHub
 from support.github_faults import hang
 from support.http_server import FakeServer
-from support.installed import REPO, Installed, github_source, ref
+from support.installed import REPO, Installed, github_source
 
 if TYPE_CHECKING:
     from support.box import Box
@@ -51,10 +51,8 @@ def test_journal_when_a_cycle_is_cut_short_then_a_match_shows_that_one_and_only_
 def test_journal_when_the_catalog_is_installed_then_each_event_has_its_text(box: Box) -> None:
     catalog = (SHIPPED / "the-loop.catalog").read_text()
     with Installed(box) as loop:
-        place = box.path("/etc/systemd/catalog")
-        place.mkdir(exist_ok=True)
-        (place / "the-loop.catalog").write_text(catalog)
-        box.run(["journalctl", "--update-catalog"])
+        place = "/usr/local/lib/systemd/catalog"
+        box.run(f"mkdir -p {place} && cat >{place}/the-loop.catalog && journalctl --update-catalog", text=catalog)
         loop.item("a")
         loop.systemctl("start")
         loop.wait_until_settled(["directory:inbox/a/spawn:1"])

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from support.box import Box
 
+pytestmark = pytest.mark.timeout(300)  # all stops are made for the first test that asks
+
 STAYS_DOWN_S = 11.0  # longer than the shipped `RestartSec=`
 FIRE = """
 import socket, sys, time

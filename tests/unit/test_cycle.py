@@ -1,4 +1,4 @@
-"""One look at a source: what is recorded when, what is owed, and what one broken thing costs (SPEC R3, R4, R6.7-6.9)."""
+"""One look at a source: what is recorded when, what is owed, what one broken thing costs (SPEC R3, R4, R6)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ import pytest
 from support import factories as make
 from support.fakes import REFUSED, Clock, FakeRunner, FakeSource, Fuse, Life, comments, idle, in_loop, new_root
 from the_loop.cycle import FIRST_SIGHTS, Watched
+from the_loop.guards import Rules
 from the_loop.ledger import Phase
 from the_loop.model import Note, Presence
 from the_loop.positions import Wait, read_position
-from the_loop.sources.base import Limited, Listing, SourceError
+from the_loop.sources.base import Limited, Listing, SourceError, Thread
 from the_loop.state import StateRoot
 
 REF = "fake:1"
@@ -319,9 +320,7 @@ async def test_item_whose_thread_cannot_be_read_is_owed_and_costs_itself_only(
 async def test_item_that_is_not_there_any_more_when_its_thread_is_read_is_owed(
     root: StateRoot, runner: FakeRunner, source: FakeSource
 ) -> None:
-    async def thread(_: str) -> Any:
-        from the_loop.sources.base import Thread  # noqa: PLC0415 (only here)
-
+    async def thread(_: str) -> Thread:
         return Thread(None, ())
 
     source.add(1)
@@ -586,9 +585,8 @@ async def test_what_is_due_is_handed_over_while_its_source_fails(root: StateRoot
     assert [entry["id"] for entry in runner.got[-1]["thread"] or runner.got[-2]["thread"]] == ["3"]
 
 
-@in_loop
-async def test_source_that_nobody_may_speak_on_is_unread() -> None:
-    watched = Watched(FakeSource(), make.rules().__class__(frozenset(), folds_case=True, words={}))
+def test_source_that_nobody_may_speak_on_is_unread() -> None:
+    watched = Watched(FakeSource(), Rules(frozenset(), folds_case=True, words={}))
 
     assert watched.is_unread
     assert watched.state(0.0) == "unread"

@@ -31,9 +31,10 @@ from the_loop.state import StateRoot, to_json_bytes
 
 BODIES = st.sampled_from(
     [
-        *["text"] * 16,
-        *("the-loop start", "the-loop start\ntext", "the-loop stop", "the-loop stop\ntext", "the-loop pause\ntext"),
-        *("the-loop pause", *["the-loop resume"] * 3, "the-loop stop\nthe-loop pause", f"told\n{make.MARKER}"),
+        *["text"] * 20,
+        *("the-loop stop", "the-loop stop\ntext", *["the-loop start"] * 3, "the-loop start\ntext"),
+        *("the-loop pause", "the-loop pause\ntext", *["the-loop resume"] * 4),
+        *("the-loop stop\nthe-loop pause", f"told\n{make.MARKER}"),
     ]
 )
 AUTHORS = st.sampled_from([*["alice"] * 6, "mallory", None])
@@ -48,6 +49,7 @@ ACTIONS = [
     *["restart"] * 2,
     *("upgrade", "move_to_another_machine"),
 ]
+MOSTLY = st.sampled_from([True, True, True, False])
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 OVERLAP = 2  # rows that every look shows again
 
@@ -159,9 +161,9 @@ class Conversation(RuleBasedStateMachine):
     def the_world_changes(self, draw: Draw) -> None:
         match draw(st.sampled_from(["label", "state", "linger", "deletion"])):
             case "label":
-                self.has_label = not self.has_label
+                self.has_label = draw(MOSTLY)
             case "state":
-                self.is_open, self.linger_is_over = not self.is_open, False
+                self.is_open, self.linger_is_over = draw(MOSTLY), False
             case "linger":
                 self.linger_is_over = True
             case _:

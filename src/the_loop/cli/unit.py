@@ -27,7 +27,7 @@ _HIDDEN = ("/home/", "/root/", "/run/user/")
 _SYSTEM_FILES = {
     Path("/etc/sysusers.d/the-loop.conf"): "the-loop.sysusers",
     Path("/etc/tmpfiles.d/the-loop.conf"): "the-loop.tmpfiles",
-    Path("/etc/systemd/catalog/the-loop.catalog"): "the-loop.catalog",
+    Path("/usr/local/lib/systemd/catalog/the-loop.catalog"): "the-loop.catalog",
 }
 _CALL_LIMIT_S = 30.0
 

@@ -67,6 +67,7 @@ def start_argv(
         "KillMode": "mixed",  # the keeper hears TERM first, what it leaves gets KILL
         "TimeoutStopSec": f"{GRACE_S + 5:.0f}",
         "StandardInput": "null",
+        "SyslogLevelPrefix": "no",  # what a receiver prints may be text from outside
         "RuntimeMaxSec": f"{limit_s + 60}",  # the keeper has the limit; this is for a keeper that hangs
     }
     return [

@@ -4,7 +4,7 @@ A file counts once it is complete: not hidden or temporary, and nothing about it
 still settles when a look comes by is waited for, once and no longer than that. Names are identities; the same content
 under a new name is a rename, other content under a known name an edit. Neither is delivered.
 
-Position: ``{"inbox": "<device>:<inode>", "folders": {name: {"files": {name: [signature, hash]}, "ignored": [name]}},
+Position: ``{"inbox": "<device>:<inode>", "folders": {name: {"files": {name: [signature, hash, looks gone]}, "ignored": [name]}},
 "missing": {ref: epoch seconds}}``. Names of folders and files are percent-encoded where they are not plain text.
 """
 
@@ -24,12 +24,13 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from the_loop.model import ENTRY_LIMIT, Entry, Kind, Note, Presence, WorkItem, clean, timestamp
+from the_loop.model import ENTRY_LIMIT, Entry, Kind, Note, Presence, WorkItem, clean, explain, timestamp
 from the_loop.sources.base import Known, Listing, Sighting, SourceError, Thread
 
 _PLAIN: Final = " !$&'()*+,;=@[]{}^"  # readable, and harmless in a ref
 _TEMPORARY: Final = (b"~", b".tmp", b".temp", b".swp", b".part", b".partial", b".crdownload", b".bak")
 _BODY: Final = "item.md"
+_REMEMBERED: Final = 2  # looks
 _LATEST: Final = 253_402_300_799.0  # the last second of the year 9999
 
 
@@ -51,6 +52,7 @@ class _Folder:
     files: dict[str, _File] = field(default_factory=dict)
     settling: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
+    problem: str = ""  # why its files cannot be seen; then it is neither listed nor missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ class DirectorySource:
         self._is_ours = is_ours  # below the state root: made when it is missing at the very start
         self._now = now
         self._prefix = f"directory:{encode_name(os.fsencode(name))}/"
+        self._bodies: dict[str, str] = {}  # by ref: the file that was chosen at first sight
         self._seen_since: dict[Path, tuple[tuple[int, int, int, int], float]] = {}
 
     def owns(self, ref: str) -> bool:
@@ -98,35 +101,40 @@ class DirectorySource:
         if self._wants_another_look(folders, known):
             await asyncio.sleep(self._settle_s)
             folders = self._scan()
-        is_same = inbox == old.get("inbox", inbox)
+        is_same = inbox == old.get("inbox")
         expected = {ref for ref, one in known.items() if one.is_open}
         if not is_same and expected and not any(self._ref(name) in expected for name in folders):
             raise SourceError(f"'{self._path}' is not the directory it was and has none of its items: not mounted?")
         missing = self._missing(folders, known, old.get("missing", {}) if is_same else {})
         new: dict[str, Any] = {"inbox": inbox, "folders": {}, "missing": missing}
-        sightings, notes = [], []
+        sightings, notes, faults = [], [], []
         for name, folder in sorted(folders.items()):
             sighting = self._sight(name, folder, known)
             before = _object(_object(old.get("folders")).get(name))
-            if sighting is not None:
+            if folder.problem:
+                faults.append(SourceError(f"cannot read '{self._folder_path(name)}': {folder.problem}"))
+                new["folders"][name] = before
+            elif sighting is not None:
+                self._bodies[sighting.ref] = _name_in(sighting.url)
                 rows, record, more = self._compare(folder, before, sighting)
                 sightings.append(Sighting(sighting.ref, Presence.LISTED, sighting, rows=rows))
                 new["folders"][name] = record
                 notes += more
         listed = len(sightings)
         sightings += self._departures(missing)
-        return Listing(sightings, new, listed, notes=notes)
+        return Listing(sightings, new, listed, faults, notes)
 
     async def thread(self, ref: str) -> Thread:
         name = ref.removeprefix(self._prefix)
         folder = self._scan_folder(self._folder_path(name))
-        item = self._item(name, folder, None) if folder is not None else None
+        if folder is not None and folder.problem:
+            raise SourceError(f"cannot read '{self._folder_path(name)}': {folder.problem}")
+        item = self._item(name, folder, self._bodies.get(ref, "")) if folder is not None else None
         if folder is None or item is None:
             return Thread(None, ())
-        entries = [
-            self._entry(file) for file in folder.files.values() if not item.url.endswith(_url_part(name, file.name))
-        ]
-        body = _text(folder.files[_name_in(item.url)])
+        chosen = _name_in(item.url)
+        entries = [self._entry(file) for file in folder.files.values() if file.name != chosen]
+        body = _text(folder.files[chosen]) if chosen in folder.files else _NO_TEXT
         return Thread(_with_body(item, body), [entry for entry in entries if entry is not None])
 
     async def close(self) -> None:
@@ -151,7 +159,7 @@ class DirectorySource:
         return {name: folder for name, folder in found.items() if folder is not None}
 
     def _scan_folder(self, path: Path) -> _Folder | None:
-        """The files of one folder; None if it is not there any more. A folder that cannot be read has no files."""
+        """The files of one folder, or what keeps us from seeing them; None if it is not there any more."""
         folder = _Folder()
         try:
             trusted = self._is_trusted(path.lstat())
@@ -162,7 +170,7 @@ class DirectorySource:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise SourceError(f"cannot read '{path}': {error.strerror}") from error
+            return _Folder(problem=explain(error))
         return folder
 
     def _sort_in(self, folder: _Folder, path: Path, entry: os.DirEntry[bytes], *, is_trusted: bool) -> None:
@@ -210,15 +218,14 @@ class DirectorySource:
         one = known.get(self._ref(name))
         if one is None and (folder.settling or not folder.files):
             return None
-        return self._item(name, folder, one)
+        return self._item(name, folder, _name_in(one.url) if one else "")
 
-    def _item(self, name: str, folder: _Folder, known: Known | None) -> WorkItem | None:
-        """The folder as an item, without its body's text. Its url names the file that was chosen as body."""
-        chosen = _name_in(known.url) if known else ""
+    def _item(self, name: str, folder: _Folder, chosen: str) -> WorkItem | None:
+        """The folder as an item, without its body's text. Its url names the file that was `chosen` as body, for good."""
         if not chosen:
             chosen = _BODY if _BODY in folder.files else min(folder.files, default="")
         file = folder.files.get(chosen)
-        if not chosen or (file is None and known is None):
+        if not chosen:
             return None
         return WorkItem(
             ref=self._ref(name),
@@ -234,12 +241,18 @@ class DirectorySource:
         self, folder: _Folder, before: Mapping[str, Any], item: WorkItem
     ) -> tuple[list[Entry], dict[str, Any], list[Note]]:
         """New rows of a folder, its new record, and what was edited or ignored."""
-        old = {key: tuple(value) for key, value in _object(before.get("files")).items() if isinstance(value, list)}
-        files: dict[str, Any] = {key: list(value) for key, value in old.items()}
-        gone = {value[1] for key, value in old.items() if key not in folder.files and key not in folder.settling}
+        old = {key: value for key, value in _object(before.get("files")).items() if isinstance(value, list)}
+        missed = {key: _missed(value) for key, value in old.items() if key not in folder.files}
+        # a file that went is remembered for a look more: the new name of it may still have been settling
+        gone = {old[key][1] for key, looks in missed.items() if key not in folder.settling and looks < _REMEMBERED}
+        files: dict[str, Any] = {
+            key: [*value[:2], missed[key] + 1] if key in missed and key not in folder.settling else value[:2]
+            for key, value in old.items()
+            if missed.get(key, 0) < _REMEMBERED
+        }
         rows, notes = [], []
         for file in folder.files.values():
-            signature, digest = old.get(file.name, (None, None))
+            signature, digest = (old[file.name][0], old[file.name][1]) if file.name in old else (None, None)
             if signature == list(file.signature):
                 continue
             text = _text(file)
@@ -323,6 +336,14 @@ def _text(file: _File | None) -> _Text | None:
     if len(content) > ENTRY_LIMIT:
         return _Text("", f"{digest}+{found.st_size}", truncated=True)
     return _Text(clean(content.decode("utf-8", "replace")), digest, truncated=False)
+
+
+_NO_TEXT: Final = _Text("", "", truncated=False)
+
+
+def _missed(record: list[Any]) -> int:
+    """How many looks a recorded file has been gone for."""
+    return int(record[2]) if len(record) > 2 else 0
 
 
 def _as_entry(file: _File, text: _Text, *, renamed: bool) -> Entry:

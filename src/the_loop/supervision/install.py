@@ -81,8 +81,10 @@ def template_name(base: str) -> str:
 def manager_drop_in(uid: int) -> str:
     """What ties a system service to the manager of the user it runs as."""
     return (
-        f"{MARK}\n[Unit]\nWants=user@{uid}.service\nAfter=user@{uid}.service\n"
-        f"[Service]\nEnvironment=XDG_RUNTIME_DIR=/run/user/{uid}\nBindPaths=/run/user/{uid}\n"
+        f"{MARK}\n[Unit]\n# Started again when it ends: deliveries run in it.\n"
+        f"Upholds=user@{uid}.service\nAfter=user@{uid}.service\n"
+        f"[Service]\nEnvironment=XDG_RUNTIME_DIR=/run/user/{uid}\n"
+        f"# The folder above: a manager that is started again mounts its own anew.\nBindPaths=/run/user\n"
     )
 
 
