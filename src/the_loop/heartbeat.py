@@ -134,10 +134,10 @@ def read_heartbeat(root: StateRoot) -> dict[str, Any]:
 
 def _shaped(beat: dict[str, Any]) -> dict[str, Any]:
     """Without the parts that are of another type than we write: it is shown, and a wrong one must not hide the rest."""
-    kinds = {"lastCycle": dict, "sources": list, "heldItems": dict, "leftAlone": list}
+    kinds: dict[str, type] = {"lastCycle": dict, "sources": list, "heldItems": dict, "leftAlone": list}
     kinds |= dict.fromkeys(("pending", "uncertain", "held", "gaveUp", "pid", "starttime"), int)
     kinds |= dict.fromkeys(("since", "lastGoodCycleAt", "nextCycleAt", "paused", "writtenAt"), str)
-    shaped = {name: value for name, value in beat.items() if isinstance(value, kinds.get(name, object))}
+    shaped: dict[str, Any] = {name: value for name, value in beat.items() if isinstance(value, kinds.get(name, object))}
     shaped["sources"] = [one for one in shaped.get("sources", []) if isinstance(one, dict)]
     return shaped
 

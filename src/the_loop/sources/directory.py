@@ -4,8 +4,8 @@ A file counts once it is complete: not hidden or temporary, and nothing about it
 still settles when a look comes by is waited for, once and no longer than that. Names are identities; the same content
 under a new name is a rename, other content under a known name an edit. Neither is delivered.
 
-Position: ``{"inbox": "<device>:<inode>", "folders": {name: {"files": {name: [signature, hash, looks gone]}, "ignored": [name]}},
-"missing": {ref: epoch seconds}}``. Names of folders and files are percent-encoded where they are not plain text.
+Position: ``{"inbox": "<device>:<inode>", "folders": {name: {"files": {name: [signature, hash, looks gone]},
+"ignored": [name]}}, "missing": {ref: epoch seconds}}``. Names of folders and files are percent-encoded where they are not plain text.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ class DirectorySource:
         return self._item(name, folder, _name_in(one.url) if one else "")
 
     def _item(self, name: str, folder: _Folder, chosen: str) -> WorkItem | None:
-        """The folder as an item, without its body's text. Its url names the file that was `chosen` as body, for good."""
+        """The folder as an item, without its body's text. Its url names the file `chosen` as body, for good."""
         if not chosen:
             chosen = _BODY if _BODY in folder.files else min(folder.files, default="")
         file = folder.files.get(chosen)
