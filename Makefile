@@ -3,12 +3,13 @@
 SHELL := /bin/bash
 PYTHON ?= /usr/bin/python3
 VENV ?= .venv
+PREFIX ?= /usr/local
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install -qq --disable-pip-version-check
 RUN_PACKAGES := python3 python3-venv python3-dev gcc pkg-config libsystemd-dev
-TEST_PACKAGES := $(RUN_PACKAGES) strace procps util-linux locales
+TEST_PACKAGES := $(RUN_PACKAGES) strace procps util-linux locales systemd dbus dbus-user-session libpam-systemd passwd
 .NOTPARALLEL:
-.PHONY: help run test check bench clean
+.PHONY: help run test check bench install clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile
@@ -25,6 +26,9 @@ check: $(VENV)/.dev ## lint, formatting, types and the quick tests
 
 bench: $(VENV)/.dev ## measure what the README claims
 	@$(BIN)/python scripts/bench.py
+
+install: ## put units, catalog, sysusers.d and tmpfiles.d below DESTDIR, for a command in PREFIX/bin
+	@PYTHONPATH=src $(PYTHON) scripts/install_files.py "$(DESTDIR)" "$(PREFIX)"
 
 clean: ## remove whatever the targets above made
 	@rm -rf $(VENV) .*_cache .hypothesis .coverage* build dist src/*.egg-info

@@ -768,6 +768,39 @@ class TestRows:
                 assert [key for key in arrived if key.startswith(f"{kind}:")] == mine
             assert [key for key in arrived if key.startswith("spawn")] == ["spawn:1"]
 
+    @pytest.mark.parametrize("is_known", [False, True])
+    @in_loop
+    async def test_row_when_its_thread_lags_behind_the_list_of_all_then_arrives(
+        self, tmp_path: Path, is_known: bool
+    ) -> None:
+        """The one look that shows it reads the thread as well, which does not have it yet; then all is quiet."""
+        world = scene(tmp_path)
+        number = world.add_issue()
+        world.github.unlabel(REPO, number, "auto")
+        if is_known:
+            world.github.label(REPO, number, "auto")
+            await world.cycle()
+            world.github.unlabel(REPO, number, "auto")
+        await world.cycle(times=2)
+        world.github.rules = Rules(lag_s=lambda view: 20.0 * (view is View.THREAD))
+        world.github.label(REPO, number, "auto")
+        world.clock.run(30)
+        world.github.comment(REPO, number)
+        world.clock.run(5)
+        await world.cycle(times=5)
+
+        assert everything_of(world, number) == ["spawn:1", "comment:1001"]
+
+    @in_loop
+    async def test_comment_when_its_item_did_not_change_then_still_has_its_title(self, tmp_path: Path) -> None:
+        world = scene(tmp_path, Rules(reviews_move_issue=False))
+        number = world.add_issue(title="Broken", pull_request=True)
+        await world.cycle(times=2)
+        world.github.review_comment(REPO, number)
+        await world.cycle()
+
+        assert (world.ids(), world.received[1]["title"]) == (["1/spawn:1", "1/review_comment:1001"], "Broken")
+
     @in_loop
     async def test_pending_review_when_submitted_late_then_its_comments_arrive(self, tmp_path: Path) -> None:
         world = scene(tmp_path)

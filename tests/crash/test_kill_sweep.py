@@ -245,7 +245,7 @@ def test_poller_killed_at_any_step_then_each_event_arrives_exactly_once(stage: S
     poller, _ = stage.points()
     assert len(poller) > 20
 
-    _sweep(stage, poller, 8, stage.kill_poller, may_repeat=False)
+    _sweep(stage, poller, 6, stage.kill_poller, may_repeat=False)
 
 
 def test_keeper_killed_at_any_step_then_at_most_a_second_time_and_marked(stage: Stage) -> None:

@@ -118,9 +118,9 @@ def test_losing_start_when_refused_then_changes_nothing_in_the_root(box: Box) ->
 
 def test_honest_starts_when_status_runs_in_a_loop_then_none_is_refused(box: Box) -> None:
     with looking_all_the_time(box):
-        done = [box.once() for _ in range(8)]
+        done = [box.once() for _ in range(6)]
 
-    assert [one.code for one in done] == [0] * 8, [one.err for one in done if one.code]
+    assert [one.code for one in done] == [0] * 6, [one.err for one in done if one.code]
 
 
 def test_pairs_of_starts_when_the_pidfile_is_stale_then_one_each_time(box: Box) -> None:
@@ -229,7 +229,7 @@ def test_pidfile_when_it_is_no_file_then_refused_and_not_followed(box: Box, kind
 
     assert done.code == 1
     assert str(pidfile) in done.err
-    assert done.seconds < 3
+    assert done.seconds < 5
     assert victim.exists() is (kind == "link")
     if kind == "link":
         assert victim.read_text() == "mine"

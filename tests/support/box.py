@@ -16,19 +16,19 @@ NB: a power cut here loses what processes have in memory; what they wrote unsync
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
+
+from support.box_host import needed_folders, new_cgroup, remove_cgroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -36,10 +36,7 @@ if TYPE_CHECKING:
 COMMAND: Final = Path(sys.executable).with_name("the-loop")
 _BOOT_SCRIPT: Final = Path(__file__).with_name("box.sh")
 _REPOSITORY: Final = Path(__file__).parents[2]
-_SYSTEMD: Final = Path("/lib/systemd/systemd")
-_PROGRAMS: Final = ("unshare", "nsenter", "setpriv", "useradd", "systemctl", "journalctl", "dbus-daemon")
 _PATH: Final = f"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{COMMAND.parent}"
-_CGROUP_PREFIX: Final = "the-loop-box-"
 _BOOT_LIMIT_S: Final = 60.0
 _HALT_LIMIT_S: Final = 100.0
 _KILL_LIMIT_S: Final = 20.0
@@ -90,7 +87,7 @@ class Box:
         assert threading.current_thread() is threading.main_thread(), "boot it from the main thread"
         for name in ("upper", "work", "root"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
-        self._cgroup = _new_cgroup()
+        self._cgroup = new_cgroup()
         with (self.folder / "boot.log").open("ab") as log:
             # a session of its own: Ctrl-C is for the tests, which then end it
             self._unshare = subprocess.Popen(
@@ -244,7 +241,7 @@ class Box:
         """Let the box's users reach the interpreter and the package, also where they lie in a private home."""
         if (self.folder / "opened").exists():
             return
-        places = {Path(sys.executable), Path(sys.executable).resolve(), *map(Path, _needed())}
+        places = {Path(sys.executable), Path(sys.executable).resolve(), *map(Path, needed_folders())}
         parents = {parent for place in places for parent in (place, *place.parents)}
         closed = [parent for parent in parents if self.path(parent).stat().st_mode & 0o5 != 0o5]
         if closed:
@@ -281,52 +278,33 @@ class Box:
 
     def _end(self, number: signal.Signals | None) -> None:
         if self._unshare is not None:
-            with contextlib.suppress(ProcessLookupError):
-                if number is not None and self._leader:
-                    os.kill(self._leader, number)  # nobody reaps it but `unshare`, which is ours and not waited for
-                elif number is not None:
-                    self._unshare.kill()
+            if number is not None and self._unshare.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._leader or self._unshare.pid, number)
             self._unshare.wait(_KILL_LIMIT_S if number is not None else _HALT_LIMIT_S)
             self._unshare = None
             self._leader = 0
         if self._cgroup is not None:
-            _remove_cgroup(self._cgroup)
+            remove_cgroup(self._cgroup)
             self._cgroup = None
 
 
 _AS_NOBODY: Final = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 
 
-@functools.cache
-def obstacle(folder: Path) -> str:
-    """Why no box can boot with its disk in `folder`; empty if one can."""
-    if os.geteuid() != 0:
-        return "a box needs root"
-    files = (_SYSTEMD, Path("/lib/systemd/system/user@.service"), Path("/usr/share/dbus-1/system.conf"))
-    missing = [name for name in _PROGRAMS if shutil.which(name) is None]
-    missing += [str(path) for path in files if not path.exists()]
-    if missing:
-        return f"a box needs {', '.join(missing)}"
-    if _cgroup_root() is None:
-        return "a box needs a cgroup2 that it may write to"
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        script = (
-            'cd "$0" && mkdir u w r && mount -t overlay overlay -o lowerdir=/,upperdir=u,workdir=w r && test -d r/etc'
-        )
-        argv = ["unshare", "--mount", "--pid", "--fork", "--cgroup", "sh", "-c", script, scratch]
-        done = subprocess.run(argv, check=False, capture_output=True, text=True)
-    return f"a box needs an overlay on '{folder}': {done.stderr.strip()}" if done.returncode else ""
-
-
 def _boot_argv(folder: Path, cgroup: Path) -> list[str]:
     spaces = ["--fork", "--pid", "--mount", "--ipc", "--uts", "--cgroup", "--kill-child=KILL"]
-    boot = ["setpriv", "--pdeathsig=KILL", "unshare", *spaces, "bash", str(_BOOT_SCRIPT), str(folder), *_needed()]
+    boot = [
+        "setpriv",
+        "--pdeathsig=KILL",
+        "unshare",
+        *spaces,
+        "bash",
+        str(_BOOT_SCRIPT),
+        str(folder),
+        *needed_folders(),
+    ]
     return ["sh", "-c", 'echo $$ >"$0/cgroup.procs" && exec "$@"', str(cgroup), *boot]
-
-
-def _needed() -> list[str]:
-    """Folders that the box has to see: the interpreter's, the environment's, the repository."""
-    return sorted({str(path) for path in (_REPOSITORY, Path(sys.prefix), Path(sys.base_prefix).resolve())})
 
 
 def _only_child(pid: int) -> int:
@@ -336,44 +314,3 @@ def _only_child(pid: int) -> int:
     except OSError:
         return 0
     return int(children[0]) if children else 0
-
-
-# --- control groups: one for each box, named by who made it ---
-
-
-def _cgroup_root() -> Path | None:
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        _, place, kind, *_ = line.split()
-        if kind == "cgroup2" and os.access(place, os.W_OK):
-            return Path(place)
-    return None
-
-
-def _new_cgroup() -> Path:
-    root = _cgroup_root()
-    assert root is not None
-    _remove_leftovers(root)
-    for number in itertools.count():
-        with contextlib.suppress(FileExistsError):
-            made = root / f"{_CGROUP_PREFIX}{os.getpid()}-{number}"
-            made.mkdir()
-            return made
-    raise AssertionError
-
-
-def _remove_leftovers(root: Path) -> None:
-    """Empty groups of test runs that were killed; one with a process in it cannot be removed."""
-    for path in root.glob(f"{_CGROUP_PREFIX}*-*"):
-        if not Path("/proc", path.name.removeprefix(_CGROUP_PREFIX).partition("-")[0]).exists():
-            _remove_cgroup(path)
-
-
-def _remove_cgroup(path: Path) -> None:
-    until = time.monotonic() + _KILL_LIMIT_S
-    while path.exists():
-        for folder, _, _ in os.walk(path, topdown=False):
-            with contextlib.suppress(OSError):  # its last processes are being reaped
-                Path(folder).rmdir()
-        if time.monotonic() > until:
-            return
-        time.sleep(_LOOK_AGAIN_S if path.exists() else 0)

@@ -76,6 +76,8 @@ mkdir -p old-root
 pivot_root . old-root
 cd /
 umount -l old-root
+# What a service mounts for another one (credentials, a user's runtime folder) has to arrive there.
+mount --make-rshared /
 
 exec env -i container=box PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     /lib/systemd/systemd --system --log-target=journal --show-status=no

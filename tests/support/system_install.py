@@ -13,6 +13,7 @@ import os
 import shlex
 import sys
 import time
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,7 +26,7 @@ from support.poller import wait_for
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Self, TypeVar
 
     from support.box import Box
@@ -147,6 +148,15 @@ class SystemInstall(Installed):
     def poll(self, *arguments: str, check: bool = False, **options: Any) -> subprocess.CompletedProcess[str]:
         """`the-loop poll …` as root, or as `user`, with the built-in defaults."""
         return self.the_loop("poll", *arguments, check=check, **{"user": None, **options})
+
+    @contextmanager
+    def background(self, what: Sequence[str | Path] | str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+        """A command in the box that runs beside the test, and is ended with it."""
+        with self.box.start(what, **options) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
     def systemctl(self, verb: str, *units: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         return self.root_does(["systemctl", verb, "--", *(units or (self.service,))], check=check)

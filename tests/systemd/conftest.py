@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.box import Box, obstacle
+from support.box import Box
+from support.box_host import obstacle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

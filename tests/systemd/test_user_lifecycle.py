@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from support.box import Box
 
-CUTS = ("power cut", "halt")
+CUTS = ("power cut", "halt", "restart of the manager")  # these end deliveries as well
 
 
 @contextmanager
@@ -32,8 +32,8 @@ def working(box: Box) -> Iterator[tuple[Installed, FakeGitHub]]:
     with FakeServer(github) as server:
         sources = [github_source(server.url)]
         with Installed(box, sources=sources, routing={"maxConcurrentDispatches": 2}) as loop:
-            loop.systemctl("enable")
-            loop.systemctl("start")
+            loop.add_drop_in("60-watchdog.conf", "[Service]\nWatchdogSec=2\n")
+            loop.run(["systemctl", "--user", "enable", "--now", "--quiet", "--", loop.service])
             yield loop, github
 
 
@@ -68,6 +68,18 @@ def halt(loop: Installed) -> None:
     _boot(loop)
 
 
+def restart_manager(loop: Installed) -> None:
+    loop.box.run(["systemctl", "restart", f"user@{loop.user.uid}.service"])
+    loop.box.wait_for_manager(loop.user.name)
+    loop.wait(lambda: loop.is_active() == "active", "the start with the manager")
+
+
+def hang_up(loop: Installed) -> None:
+    """The poller stands still: the watchdog ends it, `Restart=` brings it back."""
+    with _another_process(loop):
+        loop.box.run(["kill", "-STOP", str(loop.main_pid())])
+
+
 @contextmanager
 def _another_process(loop: Installed) -> Iterator[None]:
     """`Restart=` brings it back under another pid."""
@@ -87,13 +99,14 @@ HITS: dict[str, Callable[[Installed], None]] = {
     "restart": restart,
     "crash": crash,
     "kill": kill,
+    "watchdog": hang_up,
     "power cut": power_cut,
     "halt": halt,
+    "restart of the manager": restart_manager,
 }
-each_hit = pytest.mark.parametrize("hit", HITS)
 
 
-@each_hit
+@pytest.mark.parametrize("hit", ["stop and start", "restart", "crash", "kill", "power cut"])
 def test_events_when_hit_in_mid_listing_then_each_arrives_once(box: Box, hit: str) -> None:
     with working(box) as (loop, github):
         github.add_issue(REPO, labels=["auto"])
@@ -110,7 +123,7 @@ def test_events_when_hit_in_mid_listing_then_each_arrives_once(box: Box, hit: st
         loop.assert_once(expected)
 
 
-@each_hit
+@pytest.mark.parametrize("hit", ["stop and start", "restart", "crash", "kill", "power cut"])
 def test_events_when_hit_in_mid_cycle_then_each_arrives_once(box: Box, hit: str) -> None:
     with working(box) as (loop, github):
         fault = github.fail(r"GET /repos/octo/repo/issues/3/comments", hang())
@@ -126,7 +139,7 @@ def test_events_when_hit_in_mid_cycle_then_each_arrives_once(box: Box, hit: str)
         loop.assert_once(expected)
 
 
-@each_hit
+@pytest.mark.parametrize("hit", HITS)
 def test_deliveries_when_hit_in_their_middle_then_only_a_dead_machine_repeats_them(box: Box, hit: str) -> None:
     with working(box) as (loop, github):
         github.add_issue(REPO, labels=["auto"])
@@ -175,3 +188,20 @@ def test_stop_when_a_delivery_runs_then_it_takes_less_than_a_second_and_leaves_i
         loop.systemctl("start")
         loop.wait_until_settled([ref(1, "spawn:1")])
         loop.assert_once([ref(1, "spawn:1")])
+
+
+def test_deliveries_when_uncertain_ones_are_to_be_held_then_a_power_cut_repeats_none(box: Box) -> None:
+    with Installed(box, session={"onUncertain": "hold"}) as loop:
+        loop.sink.behave(("*/spawn:1", {"gate": loop.gate("gate")}))
+        loop.item("a")
+        loop.run(["systemctl", "--user", "enable", "--now", "--quiet", "--", loop.service])
+        loop.wait(loop.sink.ids, "a delivery that runs")
+
+        power_cut(loop)
+
+        loop.wait(lambda: loop.status()["uncertain"] or loop.status()["held"], "an event that is held")
+        loop.item("b")
+        loop.wait(lambda: "directory:inbox/b/spawn:1" in loop.sink.ids(), "another item's event")
+        assert loop.sink.ids().count("directory:inbox/a/spawn:1") == 1
+        loop.sink.open_gate("gate")
+        assert loop.the_loop(*loop.on_root("ledger", "retry", "directory:inbox/a"), check=False).returncode in (0, 75)

@@ -5,14 +5,19 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import pytest
+
 from support.box import COMMAND
-from support.installed import Installed
+from support.github_fake import FakeGitHub
+from support.http_server import FakeServer
+from support.installed import QUICK, REPO, TOKEN, Installed, github_source, ref
 
 if TYPE_CHECKING:
     from support.box import Box
 
 HOURLY = {"intervalSeconds": 3600}
 A_SPAWN = "directory:inbox/a/spawn:1"
+B_SPAWN = "directory:inbox/b/spawn:1"
 
 
 def test_poll_restart_when_a_unit_runs_then_its_manager_restarts_it_and_the_delivery_goes_on(box: Box) -> None:
@@ -177,3 +182,99 @@ def test_socket_when_it_is_started_alone_then_a_wake_starts_the_poller(box: Box)
 
         loop.wait_until_settled([A_SPAWN])
         assert loop.is_active() == "active"
+
+
+def test_watchdog_when_the_poller_is_idle_or_waits_for_a_delivery_then_it_is_content(box: Box) -> None:
+    with Installed(box, polling=HOURLY, drop_in="[Service]\nWatchdogSec=1\n") as loop:
+        loop.sink.behave(("*", {"gate": loop.gate("gate")}))
+        loop.item("a")
+        loop.systemctl("start")
+        loop.wait(loop.sink.ids, "a delivery that runs")
+        pid, began = loop.main_pid(), time.monotonic()
+
+        loop.wait(lambda: time.monotonic() - began > 3, "three periods of the watchdog")
+
+        assert loop.main_pid() == pid
+        assert loop.property("NRestarts") == "0"
+        loop.sink.open_gate("gate")
+        loop.wait_until_settled([A_SPAWN])
+
+
+def test_reload_when_the_configuration_is_good_or_broken_then_it_is_taken_as_a_whole_or_not_at_all(box: Box) -> None:
+    with Installed(box, polling=HOURLY) as loop:
+        loop.item("a")
+        loop.systemctl("start")
+        loop.wait_until_settled([A_SPAWN])
+        pid = loop.main_pid()
+        good = loop.seen(loop.config).read_text()
+        loop.write(loop.config, good.replace("intervalSeconds", "intervallSeconds"))
+
+        assert loop.systemctl("reload", check=False).returncode != 0
+        assert (loop.is_active(), loop.main_pid()) == ("active", pid)
+
+        loop.item("b")
+        loop.configure(polling={"intervalSeconds": 1})
+        loop.systemctl("reload")
+        loop.wait_until_settled([B_SPAWN])
+        loop.comment("b", "more")
+        loop.wait_until_settled(["directory:inbox/b/comment:more"])
+        assert loop.main_pid() == pid
+        loop.assert_once([A_SPAWN, B_SPAWN, "directory:inbox/b/comment:more"])
+
+
+@pytest.mark.parametrize(
+    ("drop_in", "status"),
+    [
+        ("ExecStartPre=/bin/sh -c 'echo nonsense: >%h/.config/the-loop/config.yaml'", "78"),
+        ("LoadCredential=github-token:%h/not-there", "243"),
+    ],
+    ids=["configuration", "credential"],
+)
+def test_unit_when_it_can_never_work_then_it_fails_once_and_no_wake_makes_a_storm(
+    box: Box, drop_in: str, status: str
+) -> None:
+    with Installed(box, drop_in=f"{QUICK}{drop_in}\n") as loop:
+        loop.systemctl("start", check=False)
+        loop.wait(lambda: loop.is_active() == "failed", "the failure")
+
+        for _ in range(5):
+            loop.wake()
+
+        assert loop.property("ExecMainStatus") == status
+        assert loop.property("NRestarts") == "0"
+        assert loop.is_active() == "failed"
+        said = box.run(["journalctl", "--quiet", "--output=cat", f"_UID={loop.user.uid}"]).stdout
+        assert said.count(f"Starting {loop.service}") == 1
+
+
+def test_credential_when_the_unit_loads_it_then_the_source_asks_with_it(box: Box) -> None:
+    github = FakeGitHub(time.time, tokens={TOKEN: "octocat"})
+    github.add_repo(REPO)
+    github.add_issue(REPO, labels=["auto"])
+    drop_in = "[Service]\nLoadCredential=github-token:%h/.config/the-loop/token\n"
+    with FakeServer(github) as server:
+        source = {**github_source(server.url), "credential": "github-token"}
+        del source["tokenFile"]
+        with Installed(box, sources=[source], drop_in=drop_in) as loop:
+            loop.systemctl("start")
+
+            loop.wait_until_settled([ref(1, "spawn:1")])
+
+            loop.assert_once([ref(1, "spawn:1")])
+
+
+def test_helpers_when_they_are_called_then_they_get_no_secret_and_no_socket_of_ours(box: Box) -> None:
+    dump = '#!/bin/sh\nenv >>"$HOME/helped"\nexec "/usr/bin/$(basename "$0")" "$@"\n'
+    drop_in = f"[Service]\nEnvironment=GITHUB_TOKEN={TOKEN}\nEnvironment=PATH=%h/bin:/usr/bin:/bin\n"
+    with Installed(box, drop_in=drop_in) as loop:
+        for name in ("systemctl", "systemd-run"):
+            loop.write(loop.home / "bin" / name, dump, mode=0o755)
+        loop.item("a")
+        loop.systemctl("start")
+        loop.wait_until_settled([A_SPAWN])
+
+        names = {line.partition("=")[0] for line in loop.run(["cat", "helped"]).stdout.splitlines()}
+
+        assert "PATH" in names
+        foreign = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "GITHUB_TOKEN", "CREDENTIALS_DIRECTORY")
+        assert [name for name in names if name.startswith(foreign)] == []

@@ -351,6 +351,33 @@ def test_poll_stop_when_somebody_restarts_it_meanwhile_then_it_ends_with_the_tru
     assert done.returncode == 4 or (free and state in ("inactive", "activating")), done
 
 
+def test_poll_stop_when_a_crashed_unit_s_manager_cannot_be_asked_then_it_is_no_success(box: Box) -> None:
+    with Installed(box, drop_in="[Service]\nRestartSec=60\n") as loop:
+        loop.systemctl("start")
+        loop.run(["systemctl", "--user", "kill", "--signal=KILL", "--", loop.service])
+        loop.wait(lambda: loop.property("SubState") == "auto-restart", "the pause after a crash")
+        run = f"/run/user/{loop.user.uid}"
+        box.run(f"mv {run}/bus {run}/bus.away && mv {run}/systemd/private {run}/systemd/private.away")
+
+        done = loop.poll("stop", "--timeout", "3")
+
+        assert done.returncode == 4, done
+        assert loop.service in done.stderr
+
+
+def test_poll_stop_when_the_poller_is_another_user_s_then_nobody_is_signalled(box: Box) -> None:
+    with Installed(box) as loop, Installed(box, is_installed=False) as other:
+        loop.systemctl("start")
+        pid = loop.main_pid()
+
+        done = other.the_loop("poll", "stop", "--state-root", str(loop.root), check=False)
+
+        assert done.returncode == 4, done
+        assert str(loop.root) in done.stderr
+        assert loop.main_pid() == pid
+        assert not loop.is_lock_free()
+
+
 def foreground(loop: Installed, stack: ExitStack) -> None:
     """A poller that somebody runs by hand."""
     stack.enter_context(loop.box.background([str(COMMAND), *loop.on_root("poll", "start")], user=loop.user.name))

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from support.processes import python_argv, traced
 from support.shelf import LONG, REF, Shelf, ledger, tree
+from the_loop import archive as archive_module
 from the_loop.archive import HeldItem
-from the_loop.runners.base import Look, Offer, Trace
+from the_loop.outbox import Outbox
+from the_loop.runners.base import Look, Trace
 from the_loop.state import to_json_bytes
 
 
@@ -194,30 +198,34 @@ def test_bad_ledger_with_a_cut_name_is_held_as_soon_as_its_item_is_met(shelf: Sh
     assert set(third.held()) == {LONG}
 
 
-def test_bad_ledger_with_a_cut_name_keeps_its_deliveries_over_a_start(shelf: Shelf) -> None:
-    from the_loop.outbox import Outbox  # noqa: PLC0415 (only here)
-
-    class Idle:
-        def look(self, _offer: Offer) -> Look:
-            return Look(Trace.UNKNOWN)
-
-    stem = shelf.root.delivery(f"{LONG}/comment:1")
+@pytest.mark.parametrize("fault", ["garbage under a cut name", "unreadable for a moment", "unreadable for now"])
+def test_ledger_that_cannot_be_told_at_a_start_keeps_its_deliveries(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    ref = LONG if fault.startswith("garbage") else REF
+    stem, orphan = shelf.root.delivery(f"{ref}/comment:2"), shelf.root.delivery("github:octo/repo#9/comment:1")
     for part in ("payload", "started", "outcome"):
-        stem.with_name(f"{stem.name}.{part}.json").write_text(json.dumps({"ref": LONG, "offer": 1}))
-    orphan = shelf.root.delivery("github:octo/repo#9/comment:1")
+        stem.with_name(f"{stem.name}.{part}.json").write_text(json.dumps({"ref": ref, "offer": 1}))
     orphan.with_name(f"{orphan.name}.payload.json").write_text(json.dumps({"ref": "github:octo/repo#9"}))
-    shelf.root.ledger(LONG).write_bytes(b"garbage")
+    shelf.root.ledger(ref).write_bytes(b"garbage" if ref == LONG else to_json_bytes(tree()))
     again = shelf.opened()
-    again.load()
-    nothing: Any = None
+    with monkeypatch.context() as patch:
+        if ref == REF:
+            patch.setattr(archive_module, "read_regular", fail_to_read)
+        again.load()
+        if fault.endswith("moment"):
+            patch.undo()
 
-    outbox = Outbox(
-        shelf.root, again, Idle(), policy=nothing, rules_of=lambda _: None, tell=shelf.notes.append, now=lambda: 0.0
-    )  # type: ignore[arg-type]
-    outbox.recover()
+        nothing: Any = None
+        runner: Any = SimpleNamespace(look=lambda _: Look(Trace.UNKNOWN))
+        outbox = Outbox(
+            shelf.root, again, runner, policy=nothing, rules_of=lambda _: None, tell=shelf.notes.append, now=lambda: 0.0
+        )
+        outbox.recover()
 
-    assert {path.name.removeprefix(stem.name) for path in shelf.root.deliveries.iterdir()} == {
-        ".payload.json",
-        ".started.json",
-        ".outcome.json",
-    }
+    left = {path.name.removeprefix(stem.name) for path in shelf.root.deliveries.iterdir()}
+    assert left == {".payload.json", ".started.json", ".outcome.json"}
+
+
+def fail_to_read(_path: Path) -> bytes:
+    raise OSError(errno.EIO, "Input/output error")

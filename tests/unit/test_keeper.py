@@ -16,7 +16,7 @@ from the_loop.processes import boot_id, identity_of, parse_identity
 
 SH = ("/bin/sh", "-c")
 STOPS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
-TO_SLEEP = "echo $$ > pid; exec sleep 600"
+TO_SLEEP = "echo $$ > pid; exec sleep 60"
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_command_that_somebody_else_ends_is_unknown(delivery: Delivery, number: 
 def test_keeper_that_is_told_to_stop_ends_the_command_and_does_not_know(
     delivery: Delivery, number: signal.Signals
 ) -> None:
-    with delivery.keeping(*SH, "trap 'echo told > word; exit 0' TERM; echo $$ > pid; sleep 600 & wait") as keeper:
+    with delivery.keeping(*SH, "trap 'echo told > word; exit 0' TERM; echo $$ > pid; sleep 60 & wait") as keeper:
         pid = delivery.pid()
         assert delivery.is_locked
         assert delivery.outcome == ("", "")
@@ -81,7 +81,7 @@ def test_keeper_that_is_told_to_stop_ends_the_command_and_does_not_know(
 def test_command_past_its_limit_is_refused_and_its_whole_group_ended(delivery: Delivery) -> None:
     began = time.monotonic()
 
-    assert delivery.keep(*SH, "sleep 600 & echo $! > other; echo $$ > pid; wait", limit_s=0.5) == 0
+    assert delivery.keep(*SH, "sleep 60 & echo $! > other; echo $$ > pid; wait", limit_s=0.5) == 0
 
     assert 0.5 <= time.monotonic() - began < 8
     assert delivery.outcome == ("refused", "did not end within 0 s")
@@ -90,7 +90,7 @@ def test_command_past_its_limit_is_refused_and_its_whole_group_ended(delivery: D
 
 
 def test_command_past_its_limit_that_ignores_term_is_killed_with_its_group(delivery: Delivery) -> None:
-    script = "trap '' TERM; sh -c 'sleep 600; sleep 600' & echo $! > other; echo $$ > pid; wait; sleep 600"
+    script = "trap '' TERM; sh -c 'sleep 60; sleep 60' & echo $! > other; echo $$ > pid; wait; sleep 60"
 
     assert delivery.keep(*SH, script, limit_s=0.5, python=("-X", "utf8", "-c", HURRIED)) == 0
 
@@ -100,7 +100,7 @@ def test_command_past_its_limit_that_ignores_term_is_killed_with_its_group(deliv
 
 
 def test_command_that_leaves_something_behind_is_delivered_and_the_rest_is_ended(delivery: Delivery) -> None:
-    assert delivery.keep(*SH, "sleep 600 & echo $! > other; exit 0") == 0
+    assert delivery.keep(*SH, "sleep 60 & echo $! > other; exit 0") == 0
 
     assert delivery.outcome[0] == "delivered"
     assert ends(delivery.pid("other"))
@@ -282,7 +282,7 @@ def test_keeper_that_is_killed_takes_its_command_along_and_leaves_a_mark(deliver
 
 
 def test_lock_of_a_killed_keeper_is_kept_by_nobody(delivery: Delivery) -> None:
-    with delivery.keeping(*SH, "sleep 600 & echo $! > other; echo $$ > pid; wait") as keeper:
+    with delivery.keeping(*SH, "sleep 60 & echo $! > other; echo $$ > pid; wait") as keeper:
         pid, other = delivery.pid(), delivery.pid("other")
         try:
             keeper.kill()

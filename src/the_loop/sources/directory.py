@@ -5,7 +5,8 @@ still settles when a look comes by is waited for, once and no longer than that. 
 under a new name is a rename, other content under a known name an edit. Neither is delivered.
 
 Position: ``{"inbox": "<device>:<inode>", "folders": {name: {"files": {name: [signature, hash, looks gone]},
-"ignored": [name]}}, "missing": {ref: epoch seconds}}``. Names of folders and files are percent-encoded where they are not plain text.
+"ignored": [name]}}, "missing": {ref: epoch seconds}}``. Names of folders and files are percent-encoded where they
+are not plain text.
 """
 
 from __future__ import annotations

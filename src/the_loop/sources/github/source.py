@@ -85,7 +85,6 @@ class GithubSource:
         self._host = urlsplit(section.api_url).hostname or ""
         self._places: dict[str, _Place] = {}  # by filed name
         self._fresh: dict[str, WorkItem] = {}  # items whose whole row was in the last look
-        self._rows: dict[str, list[Entry]] = {}  # what the last look saw, of any item
         self._pulls: dict[str, bool] = {}
         self._unreadable: set[str] = set()  # left for good: there is no thread to read any more
         self._configured = {repo.lower() for repo in section.repos}
@@ -98,7 +97,6 @@ class GithubSource:
     async def look(self, position: Mapping[str, Any] | None, known: Mapping[str, Known]) -> Listing:
         repos = _mapping((position or {}).get("repos"))
         self._fresh.clear()
-        self._rows.clear()
         sightings: list[Sighting] = []
         records: dict[str, Any] = {}
         faults: list[SourceError] = []
@@ -138,9 +136,7 @@ class GithubSource:
         if self._pulls.get(ref):
             path = f"/repos/{place.name}/pulls/{number}/comments?per_page={PAGE}"
             entries += await self._entries(path, Kind.REVIEW_COMMENT)
-        # the two kinds of lists may be of different age; the repository's will be unchanged from now on
-        there = {entry.key for entry in entries}
-        return Thread(item, entries + [row for row in self._rows.get(ref, ()) if row.key not in there])
+        return Thread(item, entries)
 
     async def close(self) -> None:
         await self._client.close()
@@ -164,7 +160,6 @@ class GithubSource:
         for kind, place in _STREAMS.items():
             if kind is Kind.COMMENT or look.pulls:
                 await self._list_rows(look, kind, place)
-        self._rows.update({f"{look.prefix}#{number}": rows for number, rows in look.rows.items()})
         before = set() if is_new else _listed_in(old)
         for number, item in look.listed.items():
             # whoever was not in the last listing may have been written on since: those rows were nobody's

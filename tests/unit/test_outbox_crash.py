@@ -1,0 +1,134 @@
+"""A life may end before any of its writes: nothing is lost, repeated or charged (SPEC R3, R4, DESIGN 1)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from support import factories as make
+from support.fakes import LATER, REFUSED, FakeRunner, FakeSource, comments
+from support.life import (
+    Clock,
+    Crash,
+    Fuse,
+    Life,
+    files_of,
+    in_loop,
+    new_root,
+    quick_root,
+)
+from the_loop.model import Presence
+from the_loop.state import StateRoot
+
+REF = "fake:1"
+SPAWN, ONE, TWO, THREE = (f"{REF}/{key}" for key in ("spawn:1", "comment:1", "comment:2", "comment:3"))
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateRoot:
+    return quick_root(tmp_path, monkeypatch)
+
+
+async def story(root: StateRoot, runner: FakeRunner, source: FakeSource, fuse: Fuse, clock: Clock) -> None:
+    """A life with first sight, comments, a stranger, refusals and an end; cut off where the fuse says so."""
+    life = Life(root, runner, source, fuse=fuse, clock=clock)
+    try:
+        with fuse.in_files():
+            try:
+                await life.begin()
+                for _ in range(8):
+                    await life.cycle()
+                    clock.now += 1000.0
+                    if fuse.is_blown:
+                        break
+            finally:
+                await life.die()
+    except Crash:
+        pass
+
+
+def world() -> tuple[FakeRunner, FakeSource]:
+    runner, source = FakeRunner(), FakeSource()
+    runner.script = {ONE: [REFUSED, LATER], "fake:2/spawn:1": [REFUSED]}
+    source.add(1, *comments(5))
+    source.add(2)
+    source.add(3, author=make.STRANGER)
+    return runner, source
+
+
+def grow(source: FakeSource) -> None:
+    """What happens while the poller is about."""
+    source.write(REF, make.entry(1), make.entry(2, author=make.STRANGER), make.entry(3))
+    source.write("fake:3", make.entry(4, "the-loop start"))
+
+
+EXPECTED = {
+    "fake:1": ["spawn:1", "comment:1", "comment:1", "comment:1", "comment:3", "close:1"],
+    "fake:2": ["spawn:1", "spawn:1"],
+    "fake:3": ["spawn:1"],
+}
+
+
+def arrived(runner: FakeRunner) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for delivery_id in runner.ids():
+        ref, _, key = delivery_id.partition("/")
+        found.setdefault(ref, []).append(key)
+    return found
+
+
+async def chapters(root: StateRoot, fuses: Sequence[Fuse]) -> FakeRunner:
+    """The story in three lives, each with its own fuse; one that blew is followed by a life that goes on."""
+    (runner, source), clock = world(), Clock()
+    for number, fuse in enumerate(fuses):
+        if number == 1:
+            grow(source)
+        if number == 2:
+            source.items[REF].presence = Presence.GONE
+        await story(root, runner, source, fuse, clock)
+        if fuse.at:
+            await story(root, runner, source, Fuse(), clock)
+    return runner
+
+
+@in_loop
+async def test_story_without_a_crash(root: StateRoot) -> None:
+    runner = await chapters(root, [Fuse(), Fuse(), Fuse()])
+
+    assert arrived(runner) == EXPECTED
+    assert files_of(root) == []
+
+
+def count_steps(tmp_path: Path, chapter: int) -> int:
+    """How many steps the lives of this chapter take."""
+
+    async def run() -> int:
+        fuses = [Fuse(), Fuse(), Fuse()]
+        await chapters(new_root(tmp_path), fuses)
+        Life.lives.clear()
+        return fuses[chapter].steps
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("chapter", [0, 1, 2], ids=["first sight", "comments", "end"])
+def test_crash_before_any_step_loses_repeats_and_charges_nothing(tmp_path: Path, chapter: int) -> None:
+    steps = count_steps(tmp_path, chapter)
+    assert steps > 5
+
+    for at in range(1, steps + 1):
+        root = new_root(tmp_path / f"at-{at}")
+        fuses = [Fuse(), Fuse(), Fuse()]
+        fuses[chapter] = Fuse(at)
+
+        runner = asyncio.run(chapters(root, fuses))
+        Life.lives.clear()
+
+        assert arrived(runner) == EXPECTED, f"cut off at step {at}, after {fuses[chapter].log[-3:]}"
+        attempts = [payload["attempt"] for payload in runner.got if payload["deliveryId"] == ONE]
+        assert attempts == [1, 2, 2]
+        assert not any(payload["redelivery"] for payload in runner.got)
+        assert files_of(root) == []
