@@ -68,8 +68,13 @@ def decide(ledger: Ledger | None, view: View, rules: Rules) -> Decision:
 
     Where `wants_thread` says so, `view.thread` has to be there.
     """
-    decision = _decide(ledger, view, rules)
-    if ledger is None or decision.ledger is None:
+    if ledger is None:
+        return _decide(None, view, rules)
+    present, renames = _settle_renames(ledger, view)
+    decision = _decide(present, view, rules)
+    if renames:
+        decision = replace(decision, ledger=decision.ledger or present, notes=(*renames, *decision.notes))
+    if decision.ledger is None:
         return decision
     withdrawn = tuple(key for key in ledger.poll.pending if key not in decision.ledger.poll.pending)
     return replace(decision, withdrawn=withdrawn)
@@ -112,10 +117,20 @@ def _decide(ledger: Ledger | None, view: View, rules: Rules) -> Decision:
     return replace(decision, ledger=None) if decision.ledger == ledger else decision
 
 
+def _settle_renames(ledger: Ledger, view: View) -> tuple[Ledger, tuple[Note, ...]]:
+    """What was settled, queued or carried under another name is nothing new under this one."""
+    spawn = ledger.poll.pending.get(ledger.spawn_key)
+    carried = spawn.carries if spawn is not None and _may_have_begun(ledger, view) else ()
+    known = {*ledger.poll.seen_comments, *ledger.poll.pending, *carried}
+    keys = [entry.key for entry in _fresh(ledger, view.entries) if known.intersection(entry.renamed_from)]
+    if not keys:
+        return ledger, ()
+    notes = tuple(_note("poll.edited", ledger, key, reason=str(Dropped.RENAMED)) for key in keys)
+    return settle(ledger, *keys), notes
+
+
 def _remember_news(ledger: Ledger, view: View) -> Ledger:
-    """New rows cannot be taken up now; the thread will be read once they can. It does not tell what was a rename."""
-    renamed = [entry.key for entry in _fresh(ledger, view.entries) if entry.renamed]
-    ledger = settle(ledger, *renamed) if renamed else ledger
+    """New rows cannot be taken up now; the thread will be read once they can."""
     return change(ledger, behind=True) if _fresh(ledger, view.entries) and not ledger.poll.behind else ledger
 
 
@@ -443,6 +458,4 @@ def _note(name: str, ledger: Ledger, key: str, *, reason: str) -> Note:
 
 
 def _dropped(ledger: Ledger, key: str, why: Dropped) -> Note:
-    if why is Dropped.RENAMED:
-        return _note("poll.edited", ledger, key, reason=str(why))
     return _note("dispatch.dropped", ledger, key, reason=str(why))

@@ -70,8 +70,6 @@ def read(entry: Entry, rules: Rules) -> Reading:
         return Reading(Dropped.OWN)
     if not rules.may_speak(entry.author):
         return Reading(Dropped.UNAUTHORIZED)
-    if entry.renamed:
-        return Reading(Dropped.RENAMED)
     return read_text(entry.body, rules)
 
 

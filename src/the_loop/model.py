@@ -69,7 +69,7 @@ class Entry:
     url: str
     created_at: str  # ISO 8601 UTC
     truncated: bool = False  # the body was over ENTRY_LIMIT and left out
-    renamed: bool = False  # the same content was there before under another id
+    renamed_from: tuple[str, ...] = ()  # keys under which the same content was there before, and is not any more
 
     @property
     def key(self) -> str:

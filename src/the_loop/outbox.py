@@ -299,10 +299,12 @@ class Outbox:
         ref = _ref_in(stem)
         if ref is None or ref in held:
             return ref in held
-        with suppress(HeldItem):
-            self._archive.get(ref)
-            return False
-        return True
+        try:
+            ledger = self._archive.get(ref)
+        except (HeldItem, OSError):
+            return True
+        # it may be readable only since a moment ago, after the pending events were counted
+        return ledger is not None and any(self._stem(ref, key) == stem for key in ledger.poll.pending)
 
     def _drop(self, ledger: Ledger, key: str) -> Ledger:
         """Settle an event whose author may not speak any more."""

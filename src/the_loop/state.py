@@ -218,12 +218,11 @@ def read_regular(path: Path, limit: int = 64 << 20) -> bytes:
         if error.errno in (errno.ELOOP, errno.ENXIO):
             raise IrregularFile(f"'{path}' is not a regular file") from error
         raise
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_size > limit:
+        os.close(descriptor)
+        raise IrregularFile(f"'{path}' is not a regular file of at most {limit} bytes")
     with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise IrregularFile(f"'{path}' is not a regular file")
-        if found.st_size > limit:
-            raise IrregularFile(f"'{path}' has {found.st_size} bytes, more than {limit}")
         return file.read()
 
 

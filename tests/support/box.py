@@ -191,11 +191,12 @@ class Box:
 
     def remove_user(self, name: str) -> None:
         """End everything of this account, and forget it."""
-        uid = self.user(name).uid
-        self.run(["loginctl", "disable-linger", name], check=False)
-        self.run(["loginctl", "kill-user", "--signal=KILL", name], check=False)
-        self.run(["systemctl", "stop", f"user@{uid}.service", f"user-{uid}.slice"], check=False)
-        self.run(["userdel", "--remove", "--force", name], check=False)
+        manager = f"user@{self.user(name).uid}.service"
+        script = f"""
+            loginctl disable-linger {name}; systemctl kill --signal=KILL {manager}; systemctl stop {manager} user-runtime-dir@{manager[5:]}
+            systemctl reset-failed {manager}; loginctl kill-user --signal=KILL {name}; userdel --remove --force {name}
+        """
+        self.run(script, check=False)
 
     def user(self, name: str) -> User:
         line = next(

@@ -15,6 +15,7 @@ import json
 import os
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
@@ -22,7 +23,6 @@ import yaml
 
 from support import sink
 from support.box import COMMAND
-from support.poller import wait_for
 
 if TYPE_CHECKING:
     import subprocess
@@ -37,6 +37,7 @@ REPO: Final = "octo/repo"
 SERVICE: Final = "the-loop-poll.service"
 SOCKET: Final = "the-loop-poll.socket"
 QUICK: Final = "[Service]\nRestartSec=200ms\n"  # a drop-in: the shipped ten seconds are nothing to wait for
+_LOOK_AGAIN_S: Final = 0.05
 _numbers = itertools.count(1)
 
 
@@ -78,14 +79,13 @@ class Installed:
         self._sink = self.home / "sink"
         self._sources = sources
         self._settings = settings
-        self.run(["mkdir", "-p", str(self.inbox), str(self._sink)])
-        self.run(["chmod", "700", str(self.root)])
+        self.run(f"mkdir -p {self.inbox} {self._sink} && chmod 700 {self.root}")
         self.write(self.home / ".config/the-loop/token", TOKEN, mode=0o600)
         self.configure()
         if is_installed:
-            self.install()
             if drop_in:
-                self.add_drop_in("50-test.conf", drop_in)
+                self.write(self.units / f"{self.service}.d" / "50-test.conf", drop_in)
+            self.install()  # has the manager read the drop-in as well
 
     def __enter__(self) -> Self:
         return self
@@ -192,11 +192,13 @@ class Installed:
 
     def wait(self, condition: Callable[[], T], what: str, timeout_s: float = 20.0) -> T:
         """The first true value; a failure shows what the journal has."""
-        try:
-            return wait_for(condition, what, timeout_s)
-        except AssertionError as error:
-            said = self.box.run(["journalctl", "--no-hostname", "-n", "40", f"_UID={self.user.uid}"], check=False)
-            raise AssertionError(f"{error}; got {self.sink.ids()}\n{said.stdout}") from None
+        until = time.monotonic() + timeout_s
+        while not (value := condition()):
+            if time.monotonic() > until:
+                said = self.box.run(["journalctl", "--no-hostname", "-n", "40", f"_UID={self.user.uid}"], check=False)
+                raise AssertionError(f"{timeout_s:.0f} s in vain for {what}; got {self.sink.ids()}\n{said.stdout}")
+            time.sleep(_LOOK_AGAIN_S)  # most conditions start a process
+        return value
 
     def property(self, name: str, unit: str = "") -> str:
         """One property of a unit, as its manager tells it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,18 +53,6 @@ async def begun(root: StateRoot, runner: FakeRunner, source: FakeSource, *number
 def owed(root: StateRoot) -> set[str]:
     """What the position on disk says is owed."""
     return set(read_position(root, "fake").owed)
-
-
-def failing_for(work: Callable[..., Any], ref: str, error: Exception, *, times: int = 1) -> Callable[..., Any]:
-    """`save`, but for this item it raises at first."""
-    left = [error] * times
-
-    def save(ledger: Any) -> None:
-        if ledger.ref == ref and left:
-            raise left.pop()
-        work(ledger)
-
-    return save
 
 
 # --- a source that fails ----------------------------------------------------------------------------------------------

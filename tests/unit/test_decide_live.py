@@ -153,17 +153,19 @@ def test_entry_that_is_not_for_us_is_settled_and_told(entry: Entry, reason: str)
 
 
 def test_renamed_entry_is_settled_and_told_as_an_edit() -> None:
-    decision = taken_up(make.entry("new.txt", renamed=True))
+    known = make.ledger(seen=["comment:old.txt"])
+
+    decision = taken_up(make.entry("new.txt", renamed_from=("comment:old.txt",)), ledger=known)
 
     assert decision.events == ()
-    assert recorded(decision).poll.seen_comments == {"comment:new.txt"}
+    assert recorded(decision).poll.seen_comments == {"comment:old.txt", "comment:new.txt"}
     assert [(note.name, note.fields["reason"]) for note in decision.notes] == [("poll.edited", "renamed")]
 
 
-def test_renamed_entry_of_a_stranger_is_told_as_the_strangers() -> None:
-    decision = taken_up(make.entry("new.txt", author=make.STRANGER, renamed=True))
+def test_renamed_entry_that_was_never_taken_up_is_new() -> None:
+    decision = taken_up(make.entry("new.txt", renamed_from=("comment:old.txt",)))
 
-    assert [note.fields["reason"] for note in decision.notes] == ["unauthorized"]
+    assert keys(decision.events) == ["comment:new.txt"]
 
 
 def test_strange_entries_between_ours_cost_nothing_but_themselves() -> None:

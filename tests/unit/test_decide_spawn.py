@@ -8,16 +8,11 @@ import pytest
 
 from support import factories as make
 from the_loop.decide import Decision, decide, wants_thread
-from the_loop.guards import Rules
 from the_loop.ledger import Ledger, Phase, Standing
 from the_loop.model import Entry, Event, Kind, Presence
 
 BEGUN = (Standing.RUNNING, Standing.UNCERTAIN, Standing.HELD)
-START, STOP, PAUSE, RESUME = (f"the-loop {word}" for word in ("start", "stop", "pause", "resume"))
-
-
-def first_sight(*thread: Entry, rules: Rules | None = None, **item: object) -> Decision:
-    return decide(None, make.view(item=make.item(**item), thread=thread), rules or make.rules())
+START, STOP, PAUSE = (f"the-loop {word}" for word in ("start", "stop", "pause"))
 
 
 def recorded(decision: Decision) -> Ledger:

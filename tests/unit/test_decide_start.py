@@ -13,7 +13,6 @@ from the_loop.guards import Rules
 from the_loop.ledger import Ledger, Phase, Standing
 from the_loop.model import ENTRY_LIMIT, THREAD_LIMIT, Entry, Event, Kind, Presence
 
-BEGUN = (Standing.RUNNING, Standing.UNCERTAIN, Standing.HELD)
 START, STOP, PAUSE, RESUME = (f"the-loop {word}" for word in ("start", "stop", "pause", "resume"))
 
 

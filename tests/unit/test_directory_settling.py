@@ -128,7 +128,7 @@ def test_file_that_is_written_aside_and_renamed_is_one_comment(slow: Inbox) -> N
     aside.rename(slow.path / "one/a.txt")
     (row,) = rows(slow.look())
 
-    assert (row.id, row.body, row.renamed) == ("a.txt", "whole", False)
+    assert (row.id, row.body, bool(row.renamed_from)) == ("a.txt", "whole", False)
 
 
 def test_rename_of_a_known_file_is_known_although_it_has_to_settle_again(slow: Inbox) -> None:
@@ -144,4 +144,4 @@ def test_rename_of_a_known_file_is_known_although_it_has_to_settle_again(slow: I
 
     (row,) = rows(asyncio.run(story()))
 
-    assert (row.id, row.renamed) == ("b.txt", True)
+    assert (row.id, bool(row.renamed_from)) == ("b.txt", True)

@@ -128,7 +128,7 @@ def test_new_file_is_one_row_once_over_ten_looks(inbox: Inbox) -> None:
 
     (row,) = rows(inbox.look())
 
-    assert (row.key, row.body, row.author, row.renamed) == ("comment:a.txt", "do it", ME, False)
+    assert (row.key, row.body, row.author, bool(row.renamed_from)) == ("comment:a.txt", "do it", ME, False)
     assert (row.url, row.created_at) == (f"file://{inbox.path}/one/a.txt", "2020-09-13T12:26:40.000Z")
     assert [rows(inbox.look()) for _ in range(10)] == [[]] * 10
 
@@ -156,7 +156,7 @@ def test_copy_of_a_file_that_is_still_there_is_new(inbox: Inbox) -> None:
 
     (row,) = rows(inbox.look())
 
-    assert (row.id, row.renamed) == ("b.txt", False)
+    assert (row.id, bool(row.renamed_from)) == ("b.txt", False)
 
 
 def test_renamed_file_is_told_apart(inbox: Inbox) -> None:
@@ -167,7 +167,7 @@ def test_renamed_file_is_told_apart(inbox: Inbox) -> None:
 
     (row,) = rows(inbox.look())
 
-    assert (row.id, row.renamed) == ("b.txt", True)
+    assert (row.id, bool(row.renamed_from)) == ("b.txt", True)
     assert rows(inbox.look()) == []
 
 
@@ -184,7 +184,7 @@ def test_same_words_long_after_a_file_was_deleted_are_new_words(inbox: Inbox) ->
 
     (row,) = rows(inbox.look())
 
-    assert (row.id, row.renamed) == ("b.txt", False)
+    assert (row.id, bool(row.renamed_from)) == ("b.txt", False)
 
 
 def test_other_content_under_a_known_name_is_an_edit_told_once(inbox: Inbox) -> None:

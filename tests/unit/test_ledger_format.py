@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -29,20 +28,6 @@ from the_loop.ledger import (
 )
 from the_loop.model import Kind
 from the_loop.state import to_json_bytes
-
-
-def holding(state: Standing, key: str = "comment:1", **fields: Any) -> Ledger:
-    """A live item with one pending event in this standing."""
-    return make.ledger(queue={key: make.pending(key, state, **fields)})
-
-
-def refuses(action: Callable[[], Ledger]) -> bool:
-    try:
-        action()
-    except ValueError:
-        return True
-    return False
-
 
 TEXT = st.text(max_size=20)
 KEYS = st.builds("{}:{}".format, st.sampled_from(list(Kind)), st.text(min_size=1, max_size=8))

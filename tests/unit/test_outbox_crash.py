@@ -24,7 +24,7 @@ from the_loop.model import Presence
 from the_loop.state import StateRoot
 
 REF = "fake:1"
-SPAWN, ONE, TWO, THREE = (f"{REF}/{key}" for key in ("spawn:1", "comment:1", "comment:2", "comment:3"))
+ONE = f"{REF}/comment:1"
 
 
 @pytest.fixture

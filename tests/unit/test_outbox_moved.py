@@ -17,12 +17,12 @@ from support.life import (
     quick_root,
 )
 from the_loop import deliveries
-from the_loop.ledger import Phase, Standing, rearm
+from the_loop.ledger import Phase, Standing, move, rearm
 from the_loop.model import Presence
 from the_loop.state import StateRoot
 
 REF = "fake:1"
-SPAWN, ONE, TWO, THREE = (f"{REF}/{key}" for key in ("spawn:1", "comment:1", "comment:2", "comment:3"))
+SPAWN, ONE, TWO = (f"{REF}/{key}" for key in ("spawn:1", "comment:1", "comment:2"))
 
 
 @pytest.fixture
@@ -161,6 +161,34 @@ async def test_moved_ledger_of_an_item_that_ends_comes_to_its_end(root: StateRoo
     assert spawn["deliveryId"] == f"{REF}/spawn:2"
     assert [entry["id"] for entry in spawn["thread"]] == ["1"]
     assert ONE in runner.ids() or "comment:1" in life.ledger(REF).poll.seen_comments
+
+
+@in_loop
+async def test_moved_ledger_of_an_ending_item_whose_spawn_was_held_comes_to_its_end(
+    root: StateRoot, tmp_path: Path
+) -> None:
+    """ "Try again" where nothing is left to be handed over: a session may exist, so it is closed."""
+    runner, source = FakeRunner(), FakeSource()
+    runner.script = {SPAWN: [UNKNOWN]}
+    source.add(1)
+    life = Life(root, runner, source, holds_uncertain=True)
+    await life.begin()
+    await life.cycle()
+    source.write(REF, make.entry(1, "the-loop stop"))
+    await life.cycle()
+    assert list(life.ledger(REF).poll.pending) == ["spawn:1", "close:1"]
+    await life.stop()
+
+    life = Life(move_portable(root, tmp_path / "other"), runner, source, holds_uncertain=True)
+    await life.begin()
+    await life.cycle()
+    assert life.ledger(REF).poll.pending["spawn:1"].state is Standing.HELD
+    life.archive.save(move(life.ledger(REF), "spawn:1", Standing.UNCERTAIN, unknown=0))
+    for _ in range(3):
+        await life.cycle()
+
+    assert runner.ids()[-1] == f"{REF}/close:1"
+    assert life.ledger(REF).poll.phase is Phase.ENDED
 
 
 @in_loop

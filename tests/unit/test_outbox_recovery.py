@@ -26,7 +26,7 @@ from the_loop.runners.base import Offer, Trace
 from the_loop.state import StateRoot
 
 REF = "fake:1"
-SPAWN, ONE, TWO, THREE = (f"{REF}/{key}" for key in ("spawn:1", "comment:1", "comment:2", "comment:3"))
+SPAWN, ONE, TWO = (f"{REF}/{key}" for key in ("spawn:1", "comment:1", "comment:2"))
 
 
 @pytest.fixture

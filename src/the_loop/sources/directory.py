@@ -13,54 +13,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import os
-import pwd
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from the_loop.model import ENTRY_LIMIT, Entry, Kind, Note, Presence, WorkItem, clean, explain, timestamp
+from the_loop.model import Entry, Kind, Note, Presence, WorkItem, clean, explain, timestamp
 from the_loop.sources.base import Known, Listing, Sighting, SourceError, Thread
+from the_loop.sources.textfiles import NO_TEXT, File, Text, encode_name, is_temporary, owner, read_text, unquote_name
 
-_PLAIN: Final = " !$&'()*+,;=@[]{}^"  # readable, and harmless in a ref
-_TEMPORARY: Final = (b"~", b".tmp", b".temp", b".swp", b".part", b".partial", b".crdownload", b".bak")
 _BODY: Final = "item.md"
 _REMEMBERED: Final = 2  # looks
 _LATEST: Final = 253_402_300_799.0  # the last second of the year 9999
-
-
-@dataclass(frozen=True, slots=True)
-class _File:
-    """A complete regular file as it was seen."""
-
-    path: Path
-    name: str  # encoded
-    signature: tuple[int, int, int, int]  # size, inode, time of data, time of anything, in nanoseconds
-    author: str | None
-    modified_s: float
 
 
 @dataclass(slots=True)
 class _Folder:
     """What one scan saw of a folder."""
 
-    files: dict[str, _File] = field(default_factory=dict)
+    files: dict[str, File] = field(default_factory=dict)
     settling: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
     problem: str = ""  # why its files cannot be seen; then it is neither listed nor missing
-
-
-@dataclass(frozen=True, slots=True)
-class _Text:
-    body: str
-    digest: str
-    truncated: bool
 
 
 class DirectorySource:
@@ -135,7 +113,7 @@ class DirectorySource:
             return Thread(None, ())
         chosen = _name_in(item.url)
         entries = [self._entry(file) for file in folder.files.values() if file.name != chosen]
-        body = _text(folder.files[chosen]) if chosen in folder.files else _NO_TEXT
+        body = read_text(folder.files[chosen]) if chosen in folder.files else NO_TEXT
         return Thread(_with_body(item, body), [entry for entry in entries if entry is not None])
 
     async def close(self) -> None:
@@ -175,7 +153,7 @@ class DirectorySource:
         return folder
 
     def _sort_in(self, folder: _Folder, path: Path, entry: os.DirEntry[bytes], *, is_trusted: bool) -> None:
-        if _is_temporary(entry.name):
+        if is_temporary(entry.name):
             return
         name = encode_name(entry.name)
         found = entry.stat(follow_symlinks=False)
@@ -187,8 +165,8 @@ class DirectorySource:
         if not self._is_settled(here, signature):
             folder.settling.append(name)
             return
-        author = _owner(found) if is_trusted and found.st_nlink == 1 and not found.st_mode & 0o022 else None
-        folder.files[name] = _File(here, name, signature, author, found.st_mtime)
+        author = owner(found) if is_trusted and found.st_nlink == 1 and not found.st_mode & 0o022 else None
+        folder.files[name] = File(here, name, signature, author, found.st_mtime)
 
     def _is_settled(self, path: Path, signature: tuple[int, int, int, int]) -> bool:
         """True once nothing changed for `settle_s`: by the kernel's time of change, or, if that is odd, as watched."""
@@ -210,7 +188,7 @@ class DirectorySource:
 
     def _is_trusted(self, folder: os.stat_result) -> bool:
         """True if only an authorised user can have put a file here."""
-        return not folder.st_mode & 0o022 and _owner(folder) in self._authorized
+        return not folder.st_mode & 0o022 and owner(folder) in self._authorized
 
     # --- what it means ---
 
@@ -244,8 +222,7 @@ class DirectorySource:
         """New rows of a folder, its new record, and what was edited or ignored."""
         old = {key: value for key, value in _object(before.get("files")).items() if isinstance(value, list)}
         missed = {key: _missed(value) for key, value in old.items() if key not in folder.files}
-        # a file that went is remembered for a look more: the new name of it may still have been settling
-        gone = {old[key][1] for key, looks in missed.items() if key not in folder.settling and looks < _REMEMBERED}
+        gone = _gone(old, {key: looks for key, looks in missed.items() if key not in folder.settling})
         files: dict[str, Any] = {
             key: [*value[:2], missed[key] + 1] if key in missed and key not in folder.settling else value[:2]
             for key, value in old.items()
@@ -256,7 +233,7 @@ class DirectorySource:
             signature, digest = (old[file.name][0], old[file.name][1]) if file.name in old else (None, None)
             if signature == list(file.signature):
                 continue
-            text = _text(file)
+            text = read_text(file)
             if text is None:
                 continue  # changed or went while it was read
             files[file.name] = [list(file.signature), text.digest]
@@ -266,7 +243,7 @@ class DirectorySource:
                         Note("poll.edited", {"ref": item.ref, "key": f"comment:{file.name}", "reason": "edited"})
                     )
             elif file.name != _name_in(item.url):
-                rows.append(_as_entry(file, text, renamed=text.digest in gone))
+                rows.append(_as_entry(file, text, renamed_from=tuple(gone.get(text.digest, ()))))
         ignored = _object(before).get("ignored", [])
         for odd in folder.ignored:
             if odd not in ignored:
@@ -289,9 +266,9 @@ class DirectorySource:
             if self._now() - since >= self._settle_s:
                 yield Sighting(ref, Presence.GONE, reason="deleted")
 
-    def _entry(self, file: _File) -> Entry | None:
-        text = _text(file)
-        return None if text is None else _as_entry(file, text, renamed=False)
+    def _entry(self, file: File) -> Entry | None:
+        text = read_text(file)
+        return None if text is None else _as_entry(file, text, renamed_from=())
 
     def _ref(self, name: str) -> str:
         return f"{self._prefix}{name}"
@@ -300,46 +277,13 @@ class DirectorySource:
         return self._path / unquote_name(name)
 
 
-def encode_name(name: bytes) -> str:
-    """A file's name as plain text, injective: everything odd (and `%`, `/`, `#`) is percent-encoded."""
-    try:
-        text = name.decode("utf-8")
-    except UnicodeDecodeError:
-        return quote_from_bytes(name, safe=_PLAIN)
-    return "".join(
-        char if char.isprintable() and char not in "%/#" else quote_from_bytes(char.encode()) for char in text
-    )
-
-
-def unquote_name(name: str) -> str:
-    """The file name that `encode_name` was given, as the file system wants it."""
-    return os.fsdecode(unquote_to_bytes(name.encode("utf-8", "surrogatepass")))
-
-
-def _is_temporary(name: bytes) -> bool:
-    return name.startswith((b".", b"#")) or name.endswith(_TEMPORARY)
-
-
-def _text(file: _File | None) -> _Text | None:
-    """What a file says; None if it is not the file that was seen any more."""
-    if file is None:
-        return None
-    try:
-        descriptor = os.open(file.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    with os.fdopen(descriptor, "rb") as opened:
-        content = opened.read(ENTRY_LIMIT + 1)
-        found = os.fstat(descriptor)
-    if (found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns) != file.signature:
-        return None
-    digest = hashlib.sha256(content).hexdigest()
-    if len(content) > ENTRY_LIMIT:
-        return _Text("", f"{digest}+{found.st_size}", truncated=True)
-    return _Text(clean(content.decode("utf-8", "replace")), digest, truncated=False)
-
-
-_NO_TEXT: Final = _Text("", "", truncated=False)
+def _gone(old: Mapping[str, list[Any]], missed: Mapping[str, int]) -> dict[str, list[str]]:
+    """By content: the keys of files that went. A look more: the new name of one may still have been settling."""
+    gone: dict[str, list[str]] = {}
+    for name, looks in missed.items():
+        if looks < _REMEMBERED:
+            gone.setdefault(old[name][1], []).append(f"{Kind.COMMENT}:{name}")
+    return gone
 
 
 def _missed(record: list[Any]) -> int:
@@ -347,7 +291,7 @@ def _missed(record: list[Any]) -> int:
     return int(record[2]) if len(record) > 2 else 0
 
 
-def _as_entry(file: _File, text: _Text, *, renamed: bool) -> Entry:
+def _as_entry(file: File, text: Text, *, renamed_from: tuple[str, ...]) -> Entry:
     return Entry(
         kind=Kind.COMMENT,
         id=file.name,
@@ -356,11 +300,11 @@ def _as_entry(file: _File, text: _Text, *, renamed: bool) -> Entry:
         url=f"file://{quote_from_bytes(os.fsencode(file.path))}",
         created_at=_when(file.modified_s),
         truncated=text.truncated,
-        renamed=renamed,
+        renamed_from=renamed_from,
     )
 
 
-def _with_body(item: WorkItem, text: _Text | None) -> WorkItem | None:
+def _with_body(item: WorkItem, text: Text | None) -> WorkItem | None:
     if text is None:
         return None
     return WorkItem(
@@ -384,15 +328,3 @@ def _when(epoch_s: float) -> str:
 
 def _object(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _owner(found: os.stat_result) -> str:
-    return _user_name(found.st_uid)
-
-
-@lru_cache
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
