@@ -291,8 +291,8 @@ class Outbox:
         if ledger.poll.phase is Phase.ENDING and not is_spawn(key):
             self._tell(Note("dispatch.dropped", {"ref": ledger.ref, "key": key, "reason": "payload lost"}))
             return withdraw(ledger, key)
-        ledger = move(ledger, key, Standing.LOST, redelivery=entry.redelivery or entry.state.may_have_begun)
-        return change(ledger, behind=True)
+        ledger = move(ledger, key, Standing.LOST, redelivery=entry.may_have_arrived)
+        return without_a_session_to_close(change(ledger, behind=True))
 
     def _is_of_unknown_ledger(self, stem: Path, held: Mapping[str, str]) -> bool:
         """True if its item has a ledger that cannot be read: what is pending in it cannot be told."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +38,8 @@ def installed(box: Box) -> Iterator[SystemInstall]:
 def loop(installed: SystemInstall) -> Iterator[SystemInstall]:
     installed.clear()
     yield installed
-    installed.install()
+    if not installed.seen(installed.units / installed.service).exists():
+        installed.install()
     assert installed.journal("-t", "the-loop", "--grep=Traceback") == []
 
 
@@ -77,7 +77,9 @@ def test_service_when_analysed_then_is_exposed_less_than_1_5(loop: SystemInstall
 def test_units_when_in_place_then_the_manager_finds_nothing_to_complain_of(loop: SystemInstall) -> None:
     unit(loop, "install", "--system", "--name", "two")
 
-    done = loop.root_does("cd /etc/systemd/system && systemd-analyze verify --man=no the-loop-poll*.*[a-z]")
+    done = loop.root_does(
+        "cd /etc/systemd/system && systemd-analyze verify --man=no $(ls -d the-loop-poll*[a-z] | grep -v [.]d$)"
+    )
 
     files = loop.root_does("ls -d /etc/systemd/system/the-loop-poll*.service").stdout.split()
     assert len(files) == 4
@@ -204,7 +206,7 @@ def test_uninstall_when_of_one_instance_then_the_others_go_on(loop: SystemInstal
 def test_uninstall_when_done_then_all_that_was_written_is_gone_and_state_and_configuration_stay(
     loop: SystemInstall,
 ) -> None:
-    loop.systemctl("enable", "--now")
+    loop.root_does(["systemctl", "enable", "--now", loop.service], check=True)
     loop.item("a")
     loop.wait_until_settled([SPAWN])
     before = loop.root_does(f"ls -d {' '.join(WRITTEN)}").stdout.split()
@@ -235,7 +237,7 @@ def test_package_when_its_files_are_all_that_there_is_then_the_service_delivers(
     """
     try:
         loop.root_does(script, check=True)
-        loop.systemctl("enable", "--now")
+        loop.root_does(["systemctl", "enable", "--now", loop.service], check=True)
         loop.item("a")
         loop.wait_until_settled([SPAWN])
         assert loop.root_does("systemctl cat the-loop-poll | grep 10-manager").stdout == ""
@@ -250,4 +252,3 @@ def test_package_when_its_files_are_all_that_there_is_then_the_service_delivers(
         loop.root_does(["systemctl", "disable", "--now", loop.service])
         loop.root_does("rm -rf /usr/bin/the-loop /usr/lib/systemd/*/the-loop-poll* /usr/lib/systemd/user/theloop.slice")
         loop.root_does(["systemctl", "daemon-reload"])
-        time.sleep(0)

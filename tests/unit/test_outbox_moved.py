@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from support import factories as make
 from support.fakes import REFUSED, UNKNOWN, FakeRunner, FakeSource, comments
 from support.life import (
     Life,
