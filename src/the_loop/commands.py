@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+_FOR_MANAGER: Final = (
+    *("HOME", "LOGNAME", "PATH", "SHELL", "USER", "TZ"),
+    *("DBUS_SESSION_BUS_ADDRESS", "DBUS_SYSTEM_BUS_ADDRESS", "XDG_RUNTIME_DIR"),
+)
 _OUTPUT_LIMIT: Final = 1 << 20  # bytes kept of what a program says
 
 
@@ -76,8 +80,8 @@ def run_blocking(argv: Sequence[str], environ: Mapping[str, str], *, limit_s: fl
 
 
 def manager_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What `systemctl` and `systemd-run` get: no notify socket to write to, plain words, the runtime directory."""
-    kept = {name: value for name, value in environ.items() if name not in ("NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID")}
+    """What `systemctl` and `systemd-run` get: from a list, no socket or secret of ours; plain words; the runtime directory."""
+    kept = {name: environ[name] for name in _FOR_MANAGER if name in environ}
     kept["LC_ALL"] = "C.UTF-8"
     if "XDG_RUNTIME_DIR" not in kept and (found := _runtime_directory()):
         kept["XDG_RUNTIME_DIR"] = found

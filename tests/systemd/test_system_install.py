@@ -38,6 +38,7 @@ def installed(box: Box) -> Iterator[SystemInstall]:
 def loop(installed: SystemInstall) -> Iterator[SystemInstall]:
     installed.clear()
     yield installed
+    installed.root_does("rm -rf /etc/systemd/system/the-loop-poll*@*")
     if not installed.seen(installed.units / installed.service).exists():
         installed.install()
     assert installed.journal("-t", "the-loop", "--grep=Traceback") == []

@@ -326,3 +326,22 @@ def test_write_when_our_own_file_is_of_an_older_version_then_replaces_it(tmp_pat
 
     assert written({path: f"{install.MARK}\n[Unit]\nDescription=new\n"}) == [f"wrote {path}"]
     assert "new" in path.read_text()
+
+
+def test_make_install_when_staged_then_puts_the_same_texts_where_a_package_has_them(tmp_path: Path) -> None:
+    repository = SHIPPED.parents[2]
+    argv = ["make", "--silent", "install", f"PYTHON={sys.executable}", f"DESTDIR={tmp_path}", "PREFIX=/usr"]
+
+    subprocess.run(argv, cwd=repository, check=True, timeout=60, capture_output=True)
+
+    placed = {str(path.relative_to(tmp_path)): path for path in tmp_path.rglob("*") if path.is_file()}
+    expected = {
+        f"usr/lib/systemd/{'user' if is_user else 'system'}/{file}": text.removeprefix(f"{install.MARK}\n")
+        for is_user, name in KINDS
+        for file, text in install.unit_texts(Path("/usr/bin"), is_user=is_user, name=name).items()
+        if is_user or file != install.SLICE
+    }
+    others = {f"usr/lib/{folder}.d/the-loop.conf" for folder in ("sysusers", "tmpfiles")}
+    assert set(placed) == {*expected, *others, "usr/lib/systemd/catalog/the-loop.catalog"}
+    assert {name: placed[name].read_text() for name in expected} == expected
+    assert {path.stat().st_mode & 0o777 for path in placed.values()} == {0o644}

@@ -21,7 +21,7 @@ BASES: Final = (
 )
 SLICE: Final = "theloop.slice"
 _NEEDS_PRIVILEGE: Final = re.compile(
-    r"^(AmbientCapabilities|CapabilityBoundingSet|DevicePolicy|KeyringMode|PrivateDevices|PrivateTmp"
+    r"^(?:#.*\n)*(AmbientCapabilities|BindPaths|CapabilityBoundingSet|DevicePolicy|KeyringMode|PrivateDevices|PrivateTmp"
     r"|ProtectClock|ProtectControlGroups|ProtectHome|ProtectHostname|ProtectKernel\w+|ProtectProc"
     r"|ProtectSystem|RemoveIPC|SocketUser|StateDirectory\w*|User)=.*\n",
     re.MULTILINE,
@@ -55,7 +55,6 @@ def as_template(text: str) -> str:
 
 def as_user(text: str) -> str:
     """The same unit for a user's manager: without what needs privilege, and with the user's own places."""
-    text = re.sub(r"^#.*\n(?=(#.*\n)*(ProtectHome|ProtectClock)=)", "", text, flags=re.MULTILINE)
     text = _NEEDS_PRIVILEGE.sub("", text)
     text = text.replace("=/var/lib/the-loop", "=%h/.local/state/the-loop")
     text = text.replace("/etc/the-loop/", "%h/.config/the-loop/")
@@ -84,7 +83,6 @@ def manager_drop_in(uid: int) -> str:
         f"{MARK}\n[Unit]\n# Started again when it ends: deliveries run in it.\n"
         f"Upholds=user@{uid}.service\nAfter=user@{uid}.service\n"
         f"[Service]\nEnvironment=XDG_RUNTIME_DIR=/run/user/{uid}\n"
-        f"# The folder above: a manager that is started again mounts its own anew.\nBindPaths=/run/user\n"
     )
 
 

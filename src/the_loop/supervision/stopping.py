@@ -134,7 +134,10 @@ def _stop_unit(unit: Unit, until: float) -> str:
         state = state_of(unit, _left(until))
         if state is not None and state.is_down:
             return ""
-        problem = finished.problem if not finished.is_good else f"{unit} is {state.active if state else 'unknown'}"
+        standing = f"{unit} is {state.active if state else 'unknown'}"
+        if finished.code is None:
+            return f"no time left: {standing}; a stop is under way"
+        problem = standing if finished.is_good else finished.problem
         if not finished.is_good and "cancel" not in problem:
             break
         time.sleep(_LOOK_AGAIN_S)
