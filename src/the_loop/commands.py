@@ -80,7 +80,7 @@ def run_blocking(argv: Sequence[str], environ: Mapping[str, str], *, limit_s: fl
 
 
 def manager_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What `systemctl` and `systemd-run` get: from a list, no socket or secret of ours; plain words; the runtime directory."""
+    """What `systemctl` and `systemd-run` get: from a list, so no socket or secret of ours; and plain words."""
     kept = {name: environ[name] for name in _FOR_MANAGER if name in environ}
     kept["LC_ALL"] = "C.UTF-8"
     if "XDG_RUNTIME_DIR" not in kept and (found := _runtime_directory()):

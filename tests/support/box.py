@@ -193,8 +193,12 @@ class Box:
         """End everything of this account, and forget it."""
         manager = f"user@{self.user(name).uid}.service"
         script = f"""
-            loginctl disable-linger {name}; systemctl kill --signal=KILL {manager}; systemctl stop {manager} user-runtime-dir@{manager[5:]}
-            systemctl reset-failed {manager}; loginctl kill-user --signal=KILL {name}; userdel --remove --force {name}
+            loginctl disable-linger {name}
+            systemctl kill --signal=KILL {manager}
+            systemctl stop {manager} user-runtime-dir@{manager.removeprefix("user@")}
+            systemctl reset-failed {manager}
+            loginctl kill-user --signal=KILL {name}
+            userdel --remove --force {name}
         """
         self.run(script, check=False)
 

@@ -351,6 +351,20 @@ def test_poll_stop_when_somebody_restarts_it_meanwhile_then_it_ends_with_the_tru
     assert done.returncode == 4 or (free and state in ("inactive", "activating")), done
 
 
+@pytest.mark.parametrize("after_s", [0.5, 0.8, 0.9, 1.0, 1.1])
+def test_poll_stop_when_made_around_an_automatic_restart_then_it_is_stopped_all_the_same(
+    box: Box, after_s: float
+) -> None:
+    with Installed(box, drop_in="[Service]\nRestartSec=1\n") as loop:
+        loop.systemctl("start")
+        stop = loop.command_line("poll", "stop")
+        kill = f"systemctl --user kill --signal=KILL {loop.service}; sleep {after_s}; exec {stop}"
+
+        done = loop.run(kill, check=False)
+
+        assert (done.returncode, loop.is_lock_free(), loop.is_active()) == (0, True, "inactive"), done
+
+
 def test_poll_stop_when_a_crashed_unit_s_manager_cannot_be_asked_then_it_is_no_success(box: Box) -> None:
     with Installed(box, drop_in="[Service]\nRestartSec=60\n") as loop:
         loop.systemctl("start")
