@@ -12,6 +12,7 @@ import os
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Final
 
 from support.locks import HOLDER
@@ -91,15 +92,22 @@ class Ctl:
         beside.write_text(f"{script}\n")
         beside.rename(self.folder / verb)
 
-    def is_(self, active: str, sub: str = "dead", main_pid: int = 0, environment: str = "") -> None:
+    def is_(
+        self, active: str, sub: str = "dead", main_pid: int = 0, environment: str = "", invocation: str = ""
+    ) -> None:
         """What `show` tells of every unit."""
-        lines = (f"ActiveState={active}", f"SubState={sub}", f"MainPID={main_pid}", f"Environment={environment}")
-        (self.folder / "state").write_text("\n".join(lines) + "\n")
+        values = {"ActiveState": active, "SubState": sub, "MainPID": main_pid, "Environment": environment}
+        values["InvocationID"] = invocation
+        (self.folder / "state").write_text("".join(f"{name}={value}\n" for name, value in values.items()))
         self.on("show", 'cat "$folder/state"')
 
     def lists(self, *units: Unit) -> None:
-        """The units of ours that all managers have loaded."""
-        self._monkeypatch.setattr(unit, "_listed_units", lambda *_: list(units))
+        """The units of ours that all managers have loaded and active."""
+
+        def listed(pattern: str, *_: object) -> list[Unit]:
+            return [one for one in units if fnmatch(one.name, pattern)]
+
+        self._monkeypatch.setattr(unit, "_listed", listed)
 
     def belongs(self, theirs: Unit | None, *, us: Unit | None = None) -> None:
         """Have every process but this one belong to that unit; this one belongs to `us`."""
@@ -129,9 +137,9 @@ def scratch_root(folder: Path) -> StateRoot:
     return StateRoot(path)
 
 
-def record(root: StateRoot, name: object = SYSTEM.name, scope: object = "system", uid: object = 0) -> None:
-    """Write down which unit ran the last poller."""
-    value = {"schema": 1, "name": name, "scope": scope, "uid": uid}
+def record(root: StateRoot, name: str = SYSTEM.name, invocation: str = "f" * 32) -> None:
+    """Write down which unit of the system ran the last poller."""
+    value = {"schema": 1, "name": name, "scope": "system", "uid": 0, "invocationId": invocation}
     (root.path / "local" / "unit.json").write_text(json.dumps(value))
 
 

@@ -80,7 +80,7 @@ def test_stop_when_asked_then_every_call_is_without_prompt_input_or_our_sockets(
         ctl.on("restart", REFUSED)
         restart(root, CLAIM, 20)
 
-    assert {call.verb for call in ctl.calls()} >= {"show", "stop", "restart", "is-active"}
+    assert {call.verb for call in ctl.calls()} == {"show", "stop", "restart"}
     for call in ctl.calls():
         assert "--no-ask-password" in call.argv
         assert call.stdin == "/dev/null"
@@ -141,7 +141,7 @@ def test_stop_when_its_job_is_canceled_for_ever_then_ends_with_the_timeout(root:
         result = timed(lambda: stop(root, CLAIM, 1), 3)
 
         assert result.code is Code.STILL_THERE
-        assert "cannot stop the-loop-poll.service" in result.message
+        assert "the-loop-poll.service" in result.message
         assert is_alive(holder)
 
 
@@ -174,7 +174,8 @@ def test_stop_when_systemctl_hangs_then_ends_with_the_timeout(root: StateRoot, c
         result = timed(lambda: stop(root, CLAIM, 1), 4)
 
         assert result.code is Code.STILL_THERE
-        assert "systemctl --user stop the-loop-poll.service" in result.message
+        expected = "under way" if verb == "stop" else "systemctl --user stop the-loop-poll.service"
+        assert expected in result.message
         assert is_alive(holder)
 
 

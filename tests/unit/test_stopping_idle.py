@@ -13,6 +13,7 @@ from support.locks import CLAIM
 from support.processes import python, wait_until
 from support.systemctl import CANCELED, MINE, NO_BUS, REFUSED, SYSTEM, Ctl, holding, record, scratch_root
 from the_loop.commands import run_blocking
+from the_loop.state import StateRoot
 from the_loop.supervision.stopping import Code, Result, restart, stop
 from the_loop.supervision.unit import Unit, UnitState, state_of, systemctl, unit_of
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from support.processes import Child
-    from the_loop.state import StateRoot
 
 ME: Final = os.geteuid()
 
@@ -91,21 +91,50 @@ def test_stop_when_the_last_unit_cannot_be_asked_about_then_is_no_success(root: 
 
 
 @pytest.mark.parametrize(
-    ("name", "is_ours"),
-    [("the-loop-poll@two.service", True), ("the-loop-poll-once.service", True), ("other.service", False)],
+    ("environment", "is_ours"),
+    [
+        ("THE_LOOP_STATE_ROOT={root}", True),
+        ("A=b THE_LOOP_STATE_ROOT={root} C=d", True),
+        ("THE_LOOP_STATE_ROOT={root}/../root/", True),
+        ("THE_LOOP_STATE_ROOT={root}/..", False),
+        ("THE_LOOP_STATE_ROOT={root}2", False),
+        ("OLD_THE_LOOP_STATE_ROOT={root}", False),
+        ("", False),
+    ],
 )
-def test_stop_when_a_unit_of_this_root_is_on_its_way_then_is_stopped_and_no_other_root_is(
-    root: StateRoot, ctl: Ctl, name: str, is_ours: bool
+@pytest.mark.parametrize("name", ["the-loop-poll@two.service", "the-loop-poll-once.service"])
+def test_stop_when_a_unit_is_on_its_way_then_is_stopped_if_it_is_of_this_root(
+    root: StateRoot, ctl: Ctl, name: str, environment: str, is_ours: bool
 ) -> None:
     ctl.lists(Unit(name, "system"))
-    place = root.path if is_ours else root.path.parent
-    ctl.is_("activating", "auto-restart", environment=f'"THE_LOOP_STATE_ROOT={place}" OTHER=x')
+    ctl.is_("activating", "auto-restart", environment=environment.format(root=root.path))
     ctl.on("stop", ctl.turns("inactive"))
 
     code = stop(root, CLAIM, 10).code
 
     assert code is (Code.DONE if is_ours else Code.NOTHING_RUNS)
     assert len(ctl.calls("stop")) == int(is_ours)
+
+
+def test_stop_when_the_path_of_the_root_has_spaces_then_its_unit_is_known_all_the_same(
+    tmp_path: Path, ctl: Ctl
+) -> None:
+    path = tmp_path / 'my "own" root'
+    path.mkdir(mode=0o700)
+    ctl.lists(SYSTEM)
+    escaped = str(path).replace('"', '\\"')
+    ctl.is_("activating", "auto-restart", environment=f'"THE_LOOP_STATE_ROOT={escaped}" A=b')  # as systemd 252 says it
+    ctl.on("stop", ctl.turns("inactive"))
+
+    assert stop(StateRoot(path), CLAIM, 10).code is Code.DONE
+
+
+def test_stop_when_the_unit_that_was_written_down_still_is_that_run_then_is_stopped(root: StateRoot, ctl: Ctl) -> None:
+    record(root, "my-own.service", invocation="a" * 32)
+    ctl.is_("activating", "auto-restart", invocation="a" * 32)
+    ctl.on("stop", ctl.turns("inactive"))
+
+    assert stop(root, CLAIM, 10).code is Code.DONE
 
 
 @pytest.mark.parametrize(
@@ -135,7 +164,7 @@ def test_stop_when_the_note_names_a_unit_that_never_ran_this_root_then_it_is_lef
     root: StateRoot, ctl: Ctl, name: str
 ) -> None:
     # nothing is stopped on the word of a file: the root may have been copied, or the unit be another one today
-    record(root, name=name)
+    record(root, name)
     ctl.is_("reloading", "reload", environment="OTHER=x")
 
     stop(root, CLAIM, 3)
@@ -144,33 +173,26 @@ def test_stop_when_the_note_names_a_unit_that_never_ran_this_root_then_it_is_lef
 
 
 @pytest.mark.parametrize("is_held", [True, False])
-def test_stop_when_a_timer_would_start_it_again_then_names_it(root: StateRoot, ctl: Ctl, is_held: bool) -> None:
-    record(root, name="the-loop-poll-once.service")  # its tick was the last one to hold the lock
-    ctl.belongs(SYSTEM)
-    ctl.on("is-active", TIMER_ACTIVE)
-    if not is_held:
-        assert "the-loop-poll-once.timer" in stop(root, CLAIM, 10).message
-        return
-    with holding(root) as holder:
-        ctl.is_("active", "running", holder.pid)
-        ctl.on("stop", ctl.turns("inactive", holder.pid))
-
+def test_stop_when_timer_and_socket_would_start_it_again_then_names_those_of_this_root(
+    root: StateRoot, ctl: Ctl, is_held: bool
+) -> None:
+    timer, socket = (Unit(f"the-loop-poll-once.{kind}", "system") for kind in ("timer", "socket"))
+    ctl.lists(timer, socket)
+    ours = f"THE_LOOP_STATE_ROOT={root.path}"
+    ctl.is_("inactive", environment=ours)
+    if is_held:
+        ctl.belongs(SYSTEM)
+        with holding(root) as holder:
+            ctl.is_("active", "running", holder.pid, ours)
+            ctl.on("stop", f"kill -KILL {holder.pid}; sed -i s/=active/=inactive/ $folder/state")
+            result = stop(root, CLAIM, 20)
+    else:
         result = stop(root, CLAIM, 20)
 
-    assert result.code is Code.DONE
-    assert "the-loop-poll-once.timer" in result.message
-
-
-TIMER_ACTIVE: Final = """
-seen=; for word in "$@"; do
-    case $word in
-        --) seen=1;;
-        *.timer) [ -z "$seen" ] || { [ "$word" = the-loop-poll-once.timer ] && echo active || echo inactive; };;
-        *) [ -z "$seen" ] || echo inactive;;
-    esac
-done
-exit 0
-"""
+    assert result.code is (Code.DONE if is_held else Code.NOTHING_RUNS)
+    assert "the-loop-poll-once.timer and the-loop-poll-once.socket" in result.message
+    ctl.is_("inactive", environment="THE_LOOP_STATE_ROOT=/elsewhere")
+    assert "the-loop-poll-once" not in stop(root, CLAIM, 20).message
 
 
 # --- restarting ---
@@ -257,9 +279,9 @@ def test_unit_when_the_process_is_gone_then_is_none() -> None:
 
 
 def test_state_when_the_manager_answers_then_is_read_from_its_properties(ctl: Ctl) -> None:
-    ctl.is_("activating", "auto-restart", 0, "THE_LOOP_STATE_ROOT=/srv/a")
+    ctl.is_("activating", "auto-restart", 0, "THE_LOOP_STATE_ROOT=/srv/a", "abc")
 
-    assert state_of(SYSTEM) == UnitState("activating", "auto-restart", 0, "THE_LOOP_STATE_ROOT=/srv/a")
+    assert state_of(SYSTEM) == UnitState("activating", "auto-restart", 0, "THE_LOOP_STATE_ROOT=/srv/a", "abc")
 
 
 @pytest.mark.parametrize("answer", ["exit 4", NO_BUS, "kill -KILL $$"])

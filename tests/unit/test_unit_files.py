@@ -33,7 +33,7 @@ TOO_NEW: Final = {
 }  # fmt: skip
 # What a user's manager refuses (218/CAPABILITIES, 216/GROUP), or what hides the user's own places from the poller.
 FOR_ROOT: Final = {
-    "AmbientCapabilities", "CapabilityBoundingSet", "DevicePolicy", "DynamicUser", "Group", "PrivateDevices",
+    "AmbientCapabilities", "BindPaths", "CapabilityBoundingSet", "DevicePolicy", "DynamicUser", "Group", "PrivateDevices",
     "PrivateTmp", "PrivateUsers", "ProtectClock", "ProtectControlGroups", "ProtectHome", "ProtectHostname",
     "ProtectKernelLogs", "ProtectKernelModules", "ProtectKernelTunables", "ProtectProc", "ProtectSystem",
     "SocketUser", "StateDirectory", "SupplementaryGroups", "User",
@@ -284,13 +284,18 @@ def lines_of(name: str) -> list[str]:
     return [line for line in install.shipped(name).splitlines() if line and not line.startswith("#")]
 
 
-def test_manager_drop_in_when_made_then_ties_the_service_to_that_users_manager() -> None:
+def test_manager_drop_in_when_made_then_keeps_that_users_manager_up() -> None:
     found = list(settings(install.manager_drop_in(1234)))
 
-    assert ("Unit", "Wants", "user@1234.service") in found
+    assert ("Unit", "Upholds", "user@1234.service") in found  # nothing else starts one that was killed
     assert ("Unit", "After", "user@1234.service") in found
-    assert ("Service", "Environment", "XDG_RUNTIME_DIR=/run/user/1234") in found
-    assert ("Service", "BindPaths", "/run/user/1234") in found
+
+
+def test_system_services_when_homes_are_hidden_then_the_folder_of_the_users_manager_is_not() -> None:
+    for file, text in services(is_user=False).items():
+        assert of(text, "ProtectHome") == ["tmpfs"], file
+        # the folder above it: what a manager mounts that is started again has to be seen as well
+        assert of(text, "BindPaths") == ["/run/user"], file
 
 
 # --- putting them in place ---

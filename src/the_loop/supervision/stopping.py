@@ -58,8 +58,11 @@ def stop(root: StateRoot, pidfile: str, timeout_s: float, *, for_takeover: bool 
     """
     until = time.monotonic() + timeout_s
     sight = look(root.path, pidfile)
-    if sight.probe is Probe.FREE:
-        return _stop_what_is_on_its_way(root, pidfile, sight, until, for_takeover=for_takeover)
+    while sight.probe is Probe.FREE:
+        result = _stop_what_is_on_its_way(root, pidfile, sight, until, for_takeover=for_takeover)
+        sight = look(root.path, pidfile)  # a unit may have come back while its manager was asked
+        if result.code is not Code.NOTHING_RUNS or sight.probe is Probe.FREE or time.monotonic() >= until:
+            return result
     asked: set[Identity] = set()
     while True:
         if refusal := _refusal(sight):

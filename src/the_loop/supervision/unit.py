@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from the_loop.state import StateRoot, read_json_object, replace_file, to_json_by
 POLL_UNITS: Final = "the-loop-poll*.service"
 _CALL_LIMIT_S: Final = 10.0
 _USER_MANAGER: Final = re.compile(r"/user@(\d+)\.service/")
-_STANDING: Final = frozenset({"activating", "deactivating", "reloading"})
+_UP: Final = frozenset({"active", "activating", "deactivating", "reloading"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +56,9 @@ class UnitState:
         return self.active in ("inactive", "failed")
 
     @property
-    def is_on_its_way(self) -> bool:
-        """True if it is between two states, `auto-restart` among them: it will hold the lock again."""
-        return self.active in _STANDING
+    def is_up(self) -> bool:
+        """True if it is not down for good, `auto-restart` included: while the lock is free, it will hold it again."""
+        return self.active in _UP
 
 
 def unit_of(pid: int | str) -> Unit | None:
@@ -111,7 +112,7 @@ def units_on_their_way(root: StateRoot, limit_s: float = _CALL_LIMIT_S) -> tuple
         if state is None:
             if unit == remembered:
                 unknown.append(f"the manager of {unit} cannot be asked")
-        elif state.is_on_its_way and is_of_root(state, root):
+        elif state.is_up and is_of_root(state, root):
             found.append(unit)
     return found, unknown
 
@@ -134,7 +135,11 @@ def is_of_root(state: UnitState, root: StateRoot) -> bool:
     A name in a file alone proves nothing: the root may have come from another machine.
     """
     prefix = "THE_LOOP_STATE_ROOT="
-    named = [word.strip('"').removeprefix(prefix) for word in state.environment.split() if prefix in word]
+    try:
+        words = shlex.split(state.environment)
+    except ValueError:
+        words = state.environment.split()
+    named = [word.removeprefix(prefix) for word in words if word.startswith(prefix)]
     if any(os.path.realpath(path) == str(root.path) for path in named):
         return True
     return bool(state.invocation) and state.invocation == unit_record(root).get("invocationId")
