@@ -11,7 +11,7 @@ import random
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -150,7 +150,7 @@ def _play(world: World, until: float) -> None:
 
 
 def settings(world: World, box: Box) -> None:
-    sources = [
+    sources: list[dict[str, Any]] = [
         {"provider": "directory", "path": str(world.inbox), "settleSeconds": 0, "authorizedUsers": [ME]},
         {"provider": "github", "repos": [REPO], "label": "auto", "apiUrl": world.github.base_url},
     ]

@@ -8,6 +8,7 @@ import os
 import stat
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from support.poller import ME, Box, wait_for
 pytestmark = pytest.mark.slow
 
 EMOJI = "🦉 日本語 ñ"
-BODIES = {
+BODIES: dict[str, str | bytes] = {
     "line": "x" * 5_000,
     "argument": "y" * 17_000,
     "pipe": "line\n" * 13_200,
@@ -98,7 +99,7 @@ def test_text_when_the_locale_is_not_utf8_then_the_same_bytes_arrive(box: Box, n
     (folder / "item.md").write_text(EMOJI)
     (folder / f"{EMOJI}.txt").write_text("with it")
     with FakeServer(github) as server:
-        sources = [
+        sources: list[dict[str, Any]] = [
             {"provider": "github", "repos": ["octo/repo"], "label": "auto", "apiUrl": server.url},
             {"provider": "directory", "path": "inbox", "settleSeconds": 0},
         ]

@@ -45,7 +45,9 @@ def names(box: Box) -> list[Path]:
     """The console script under names that no list of process names would have."""
     folder = box.folder / "bin"
     folder.mkdir()
-    return [shutil.copy2(COMMAND, folder / name) for name in ("the-loop", "the-loop.old", "poller (2) x", "sleep")]
+    return [
+        Path(shutil.copy2(COMMAND, folder / name)) for name in ("the-loop", "the-loop.old", "poller (2) x", "sleep")
+    ]
 
 
 def split(box: Box, starts: list[Started]) -> tuple[Started, list[Started]]:

@@ -13,6 +13,7 @@ import pytest
 from support.poller import Box
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 pytestmark = pytest.mark.slow
@@ -34,7 +35,7 @@ def status(box: Box) -> dict[str, Any]:
     return report
 
 
-BAD_LEDGERS = {
+BAD_LEDGERS: dict[str, Callable[[bytes], bytes]] = {
     "list": lambda _: b"[]",
     "empty": lambda _: b"",
     "zeroed": lambda good: b"\0" * len(good),

@@ -38,7 +38,7 @@ PATIENCE_S = 30.0  # how long anything may take before it counts as not happenin
 _AFTER_KILL_S = 10.0
 
 
-def wait_for(condition: Callable[[], T], what: str, timeout_s: float = PATIENCE_S) -> T:
+def wait_for(condition: Callable[[], T | None], what: str, timeout_s: float = PATIENCE_S) -> T:
     """The first true value of `condition`, asked again and again; AssertionError when none comes."""
     until = time.monotonic() + timeout_s
     while not (value := condition()):
@@ -235,7 +235,7 @@ class Box:
     def once(self, **options: Any) -> Done:
         return self.run("poll", "start", "--once", **options)
 
-    def wait(self, condition: Callable[[], T], what: str, timeout_s: float = PATIENCE_S) -> T:
+    def wait(self, condition: Callable[[], T | None], what: str, timeout_s: float = PATIENCE_S) -> T:
         """`wait_for`, which on failure also says what the pollers said."""
         try:
             return wait_for(condition, what, timeout_s)
@@ -284,7 +284,7 @@ class Box:
 
     def attempts(self) -> dict[str, int]:
         """Counted refusals, by delivery id."""
-        counts = {}
+        counts: dict[str, int] = {}
         for ref, ledger in self.ledgers().items():
             poll = ledger.get("poll", {})
             counts |= {f"{ref}/{key}": count for key, count in poll.get("commentAttempts", {}).items()}

@@ -143,18 +143,36 @@ def test_delivery_when_the_users_manager_is_away_then_waits_for_it_and_runs_in_a
     loop.systemctl("start")
     loop.wait_until_up()
     manager = f"user@{loop.user.uid}.service"
-    loop.systemctl("stop", manager)
+    loop.root_does(f"systemctl mask --runtime {manager} && systemctl stop {manager}", check=True)
     loop.item("a")
-    loop.wait(lambda: loop.events("dispatch.paused"), "the pause")
-    assert loop.sink.ids() == []
+    try:
+        loop.wait(lambda: loop.events("dispatch.paused"), "the pause")
+        assert loop.sink.ids() == []
+    finally:
+        loop.root_does(f"systemctl unmask --runtime {manager} && systemctl start {manager}", check=True)
 
     loop.sink.behave((SPAWN, {"gate": loop.gate("go")}))
-    loop.systemctl("start", manager)
     loop.poll("wake")
 
     loop.wait(lambda: loop.sink.ids() == [SPAWN], "the delivery", 40)
     assert "theloop.slice" in loop.control_group(loop.sink.runs()[0].pid)
     finish(loop)
+
+
+@pytest.mark.parametrize("way", ["stop", "kill --signal=KILL"])
+def test_manager_of_the_user_when_somebody_ends_it_then_is_back_and_deliveries_go_on(
+    loop: SystemInstall, way: str
+) -> None:
+    loop.systemctl("start")
+    loop.wait_until_up()
+    before = loop.main_pid()
+
+    loop.root_does(f"systemctl {way} user@{loop.user.uid}.service", check=True)
+    loop.item("a")
+
+    loop.wait_until_settled([SPAWN])
+    loop.assert_once([SPAWN])
+    assert loop.main_pid() == before
 
 
 @pytest.mark.parametrize("way", ["power cut", "halt"])

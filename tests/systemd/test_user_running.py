@@ -160,6 +160,19 @@ def test_wake_when_the_unit_waits_to_be_started_again_then_it_is_accepted_and_se
         loop.assert_once([A_SPAWN])
 
 
+def test_wake_when_sent_around_an_automatic_restart_then_it_is_accepted_whenever_it_comes(box: Box) -> None:
+    with Installed(box, polling=HOURLY, drop_in="[Service]\nRestartSec=1\n") as loop:
+        loop.systemctl("start")
+        wake = loop.command_line("poll", "wake")
+        codes = {}
+        for after_s in (0.5, 0.9, 1.0, 1.1):
+            kill = f"systemctl --user kill --signal=KILL {loop.service}; sleep {after_s}; exec {wake}"
+            codes[after_s] = loop.run(kill, check=False).returncode
+            loop.wait(lambda: loop.is_active() == "active", "the automatic restart")
+
+        assert codes == dict.fromkeys(codes, 0)
+
+
 def test_wake_when_nothing_runs_then_it_says_so_and_starts_nothing(box: Box) -> None:
     with Installed(box) as loop:
         assert loop.poll("wake").returncode == 3

@@ -55,9 +55,6 @@ class Stopped:
     more: Any = None
 
 
-Result = tuple["subprocess.CompletedProcess[str]", str]
-
-
 class Case:
     """A state to bring about, and how it is stopped then. `loop` is its account."""
 

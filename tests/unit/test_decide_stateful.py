@@ -38,7 +38,9 @@ BODIES = st.sampled_from(
     ]
 )
 AUTHORS = st.sampled_from([*["alice"] * 6, "mallory", None])
-LOOKS = st.sampled_from([*["whole"] * 6, "position lost", "write fails", "thread unreadable"])
+LOOKS = st.sampled_from(
+    [*["whole"] * 6, "rows repeat", "position lost", "write fails", "thread unreadable", "thread lags"]
+)
 VERDICTS = st.sampled_from(
     [*[Verdict.DELIVERED] * 4, *[Verdict.REFUSED] * 3, Verdict.LATER, Verdict.UNKNOWN, Verdict.UNSTARTABLE]
 )
@@ -51,7 +53,7 @@ ACTIONS = [
 ]
 MOSTLY = st.sampled_from([True, True, True, False])
 Draw = Callable[[st.SearchStrategy[Any]], Any]
-OVERLAP = 2  # rows that every look shows again
+OVERLAP = 2  # rows that a look may show again
 
 
 class Disk:
@@ -266,7 +268,7 @@ class Conversation(RuleBasedStateMachine):
 
     def look(self, outcome: str) -> None:
         shown = len(self.thread)
-        sighting = self._sighting()
+        sighting = self._sighting(self.position - OVERLAP * (outcome == "rows repeat"))
         if sighting is not None and not _is_quiet(self.ledger, sighting, self.owed):
             self._visit(sighting, outcome)
         if outcome != "position lost":
@@ -276,10 +278,10 @@ class Conversation(RuleBasedStateMachine):
         if self.running is None:
             self.running = self.outbox.next(make.REF)
 
-    def _sighting(self) -> Sighting | None:
+    def _sighting(self, since: int) -> Sighting | None:
         """What a source tells of the item now; None where it says nothing."""
         ledger = self.ledger
-        rows = tuple(entry for entry in self.thread[max(0, self.position - OVERLAP) :] if entry.key not in self.deleted)
+        rows = tuple(entry for entry in self.thread[max(0, since) :] if entry.key not in self.deleted)
         if self.is_open and self.has_label:
             return Sighting(make.REF, Presence.LISTED, self.item, rows=rows)
         if ledger is None or not ledger.poll.phase.is_open:
@@ -305,7 +307,9 @@ class Conversation(RuleBasedStateMachine):
             if outcome == "thread unreadable":
                 self.owed = True
                 return
-            view = replace(view, thread=tuple(entry for entry in self.thread if entry.key not in self.deleted))
+            # a replica that lags lacks the last entry, which the rows have
+            there = self.thread[:-1] if outcome == "thread lags" and sighting.rows[-1:] else self.thread
+            view = replace(view, thread=tuple(entry for entry in there if entry.key not in self.deleted))
         decision = decide(ledger, view, self.rules)
         if outcome == "write fails":
             self.owed = True

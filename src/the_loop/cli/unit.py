@@ -7,6 +7,7 @@ import pwd
 import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -103,6 +104,8 @@ def uninstall(_options: Options, *, is_user: bool, is_system: bool, name: str | 
     units = [_instance(file.name.replace("@", ""), name) for file in files if file.name != SLICE]
     _systemctl(for_user, "disable", "--now", "--quiet", "--", *units)
     _systemctl(for_user, "clean", "--what=runtime", "--", *(unit for unit in units if unit.endswith(".service")))
+    with suppress(OSError):  # another instance may have its own in it
+        Path(f"/run/user/{os.geteuid()}/the-loop" if for_user else "/run/the-loop").rmdir()
     files += [file.with_name(f"{file.name}.d") / "10-manager.conf" for file in files]
     files = [file for file in files if not _is_needed_elsewhere(file, name, for_user=for_user)]
     if not for_user and not set(_folder(for_user).glob("the-loop-poll*.service")) - set(files):

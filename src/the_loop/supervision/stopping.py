@@ -67,6 +67,10 @@ def stop(root: StateRoot, pidfile: str, timeout_s: float, *, for_takeover: bool 
     while True:
         if refusal := _refusal(sight):
             return Result(Code.STILL_THERE, refusal)
+        if sight.probe is Probe.HELD and sight.holder is None:
+            sight = _look_for_holder(root, pidfile, until)
+            if sight.probe is Probe.HELD and sight.holder is None:
+                return Result(Code.STILL_THERE, f"a poller holds the lock, but {sight.cause}")
         if sight.verified and sight.holder is not None:
             problem = _end_holder(root, pidfile, sight.holder, asked=asked, until=until)
             if problem:
@@ -79,6 +83,16 @@ def stop(root: StateRoot, pidfile: str, timeout_s: float, *, for_takeover: bool 
         time.sleep(_LOOK_AGAIN_S)
 
 
+def _look_for_holder(root: StateRoot, pidfile: str, until: float) -> Sight:
+    """A holder that nobody shows may just be ending: look for it a while before believing that it cannot be seen."""
+    until = min(until, time.monotonic() + _STAYS_FREE_S)
+    while True:
+        sight = look(root.path, pidfile)
+        if sight.probe is not Probe.HELD or sight.holder is not None or time.monotonic() >= until:
+            return sight
+        time.sleep(_LOOK_AGAIN_S)
+
+
 def restart(root: StateRoot, pidfile: str, timeout_s: float) -> Result:
     """Have the running poller start again; return when the new start holds the lock."""
     until = time.monotonic() + timeout_s
@@ -86,6 +100,8 @@ def restart(root: StateRoot, pidfile: str, timeout_s: float) -> Result:
     if sight.probe is Probe.FREE:
         return Result(Code.NOTHING_RUNS, f"no poller runs on '{root.path}'")
     while not (sight.verified and sight.holder):
+        if sight.probe is Probe.FREE:
+            return Result(Code.NOTHING_RUNS, f"no poller runs on '{root.path}'")
         if (refusal := _refusal(sight)) or time.monotonic() >= until:
             return Result(Code.STILL_THERE, refusal or _still_there(sight, timeout_s, set()))
         time.sleep(_LOOK_AGAIN_S)
@@ -247,7 +263,7 @@ def _refusal(sight: Sight) -> str:
     if sight.probe is Probe.UNKNOWN:
         return f"cannot find out whether a poller runs: {sight.cause}{mention_system_units()}"
     if sight.holder is None:
-        return f"a poller holds the lock, but {sight.cause}"
+        return ""  # it may just be ending; looked for again
     try:
         owner = Path(f"/proc/{sight.holder.pid}").stat().st_uid
     except OSError:

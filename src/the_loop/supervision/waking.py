@@ -23,7 +23,7 @@ def wake(root: StateRoot, pidfile: str) -> Result:
         is_held = look(root.path, pidfile).probe is Probe.HELD
         if is_held and any(send_wake(path) for path in _places(root)):
             return Result(Code.DONE, "woken")
-        if not is_held and not units_on_their_way(root)[0]:
+        if not is_held and not units_on_their_way(root)[0] and look(root.path, pidfile).probe is not Probe.HELD:
             return Result(Code.NOTHING_RUNS, f"no poller runs on '{root.path}'")
         if time.monotonic() > until:
             return Result(Code.NOTHING_RUNS, f"the poller on '{root.path}' has no wake socket that answers")
