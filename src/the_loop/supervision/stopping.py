@@ -65,12 +65,9 @@ def stop(root: StateRoot, pidfile: str, timeout_s: float, *, for_takeover: bool 
             return result
     asked: set[Identity] = set()
     while True:
+        sight = _look_for_holder(root, pidfile, until, sight)
         if refusal := _refusal(sight):
             return Result(Code.STILL_THERE, refusal)
-        if sight.probe is Probe.HELD and sight.holder is None:
-            sight = _look_for_holder(root, pidfile, until)
-            if sight.probe is Probe.HELD and sight.holder is None:
-                return Result(Code.STILL_THERE, f"a poller holds the lock, but {sight.cause}")
         if sight.verified and sight.holder is not None:
             problem = _end_holder(root, pidfile, sight.holder, asked=asked, until=until)
             if problem:
@@ -83,14 +80,13 @@ def stop(root: StateRoot, pidfile: str, timeout_s: float, *, for_takeover: bool 
         time.sleep(_LOOK_AGAIN_S)
 
 
-def _look_for_holder(root: StateRoot, pidfile: str, until: float) -> Sight:
+def _look_for_holder(root: StateRoot, pidfile: str, until: float, sight: Sight) -> Sight:
     """A holder that nobody shows may just be ending: look for it a while before believing that it cannot be seen."""
     until = min(until, time.monotonic() + _STAYS_FREE_S)
-    while True:
-        sight = look(root.path, pidfile)
-        if sight.probe is not Probe.HELD or sight.holder is not None or time.monotonic() >= until:
-            return sight
+    while sight.probe is Probe.HELD and sight.holder is None and time.monotonic() < until:
         time.sleep(_LOOK_AGAIN_S)
+        sight = look(root.path, pidfile)
+    return sight
 
 
 def restart(root: StateRoot, pidfile: str, timeout_s: float) -> Result:
@@ -100,8 +96,7 @@ def restart(root: StateRoot, pidfile: str, timeout_s: float) -> Result:
     if sight.probe is Probe.FREE:
         return Result(Code.NOTHING_RUNS, f"no poller runs on '{root.path}'")
     while not (sight.verified and sight.holder):
-        if sight.probe is Probe.FREE:
-            return Result(Code.NOTHING_RUNS, f"no poller runs on '{root.path}'")
+        sight = _look_for_holder(root, pidfile, until, sight)
         if (refusal := _refusal(sight)) or time.monotonic() >= until:
             return Result(Code.STILL_THERE, refusal or _still_there(sight, timeout_s, set()))
         time.sleep(_LOOK_AGAIN_S)
@@ -263,7 +258,7 @@ def _refusal(sight: Sight) -> str:
     if sight.probe is Probe.UNKNOWN:
         return f"cannot find out whether a poller runs: {sight.cause}{mention_system_units()}"
     if sight.holder is None:
-        return ""  # it may just be ending; looked for again
+        return f"a poller holds the lock, but {sight.cause}" if sight.probe is Probe.HELD else ""
     try:
         owner = Path(f"/proc/{sight.holder.pid}").stat().st_uid
     except OSError:
