@@ -1,8 +1,8 @@
 """What living under systemd costs: starting, stopping, and deliveries in units instead of process groups.
 
-    benchmarks/systemd.py [--rounds 10] [--deliveries 60]       as root; boots a machine of its own (tests/support/box.py)
+    benchmarks/systemd.py [--rounds 10] [--deliveries 60]
 
-Prints a table: median and best of the rounds, and beside it what it is measured against. Needs a quiet machine: the
+Needs root, as it boots a machine of its own (tests/support/box.py). Prints a table: median and best of the rounds, and beside it what it is measured against. Needs a quiet machine: the
 load is printed too.
 """  # noqa: INP001 (a script, no package)
 
@@ -22,12 +22,18 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from support.box import COMMAND, Box, obstacle
+from support.box import COMMAND, Box
+from support.box_host import obstacle
 from support.poller import wait_for
 from support.system_install import SystemInstall
 
 _ITEMS = 4  # as many as run at once by default
 _PATIENCE_S = 300.0
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 def timed(act: Callable[[], object]) -> float:
@@ -37,11 +43,11 @@ def timed(act: Callable[[], object]) -> float:
 
 
 def row(what: str, seconds: Sequence[float], against: str = "") -> None:
-    print(f"| {what} | {median(seconds) * 1000:.0f} ms | {min(seconds) * 1000:.0f} ms | {against} |")
+    say(f"| {what} | {median(seconds) * 1000:.0f} ms | {min(seconds) * 1000:.0f} ms | {against} |")
 
 
 def rate_row(what: str, count: int, seconds: float, against: str = "") -> None:
-    print(f"| {what} | {count / seconds:.1f} /s | {seconds / count * 1000:.0f} ms each | {against} |")
+    say(f"| {what} | {count / seconds:.1f} /s | {seconds / count * 1000:.0f} ms each | {against} |")
 
 
 # --- starting and stopping ---
@@ -177,8 +183,8 @@ def main() -> None:
     with machine() as loop:
         version = loop.root_does(["systemctl", "--version"]).stdout.split("\n", 1)[0]
         load = os.getloadavg()[0]
-        print(f"{version}, {os.cpu_count()} processors, load {load:.1f} before, {options.rounds} rounds\n")
-        print("| what | median | best | against |\n|---|---|---|---|")
+        say(f"{version}, {os.cpu_count()} processors, load {load:.1f} before, {options.rounds} rounds\n")
+        say("| what | median | best | against |\n|---|---|---|---|")
         lives(loop, options.rounds)
         stop_at_work(loop, options.rounds)
         deliveries(loop, options.deliveries // _ITEMS * _ITEMS)

@@ -69,7 +69,6 @@ class SystemInstall(Installed):
         self._sources: Sequence[Mapping[str, Any]] | None = None
         self._settings: Mapping[str, Any] = {}
         self._cleared_at = 0.0
-        self.boot()
         self.install()
         self.user = box.user("the-loop")
         for unit in (SERVICE, ONCE):
@@ -88,10 +87,6 @@ class SystemInstall(Installed):
             self.root_does(["systemctl", "stop", f"user@{self.user.uid}.service"])
 
     # --- set up ---
-
-    def boot(self) -> None:
-        """What a boot takes away again."""
-        self.root_does(["mount", "--make-rshared", "/"])  # for credentials; systemd does so itself but for containers
 
     def install(self, *options: str) -> subprocess.CompletedProcess[str]:
         return self.root_does([COMMAND, "unit", "install", "--system", *options])

@@ -184,7 +184,6 @@ def test_service_when_enabled_and_the_machine_boots_then_runs_and_delivers(loop:
 
     loop.box.down() if way == "power cut" else loop.box.halt()
     loop.box.up()
-    loop.boot()
 
     loop.wait_until_up()
     loop.comment("a", "c1")

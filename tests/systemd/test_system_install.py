@@ -246,7 +246,6 @@ def test_package_when_its_files_are_all_that_there_is_then_the_service_delivers(
 
         loop.box.down()
         loop.box.up()
-        loop.boot()
         loop.comment("a", "c1")
         loop.wait_until_settled([SPAWN, "directory:inbox/a/comment:c1"])
         loop.assert_once([SPAWN, "directory:inbox/a/comment:c1"])

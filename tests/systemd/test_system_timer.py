@@ -77,7 +77,6 @@ def test_timer_when_the_machine_boots_then_is_armed_again(loop: SystemInstall, w
 
     loop.box.down() if way == "power cut" else loop.box.halt()
     loop.box.up()
-    loop.boot()
 
     loop.item("a")
     loop.wait_until_settled([SPAWN])

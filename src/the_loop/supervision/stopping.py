@@ -93,9 +93,9 @@ def restart(root: StateRoot, pidfile: str, timeout_s: float) -> Result:
     """Have the running poller start again; return when the new start holds the lock."""
     until = time.monotonic() + timeout_s
     sight = look(root.path, pidfile)
-    if sight.probe is Probe.FREE:
-        return Result(Code.NOTHING_RUNS, f"no poller runs on '{root.path}'")
     while not (sight.verified and sight.holder):
+        if sight.probe is Probe.FREE:
+            return Result(Code.NOTHING_RUNS, f"no poller runs on '{root.path}'")
         sight = _look_for_holder(root, pidfile, until, sight)
         if (refusal := _refusal(sight)) or time.monotonic() >= until:
             return Result(Code.STILL_THERE, refusal or _still_there(sight, timeout_s, set()))
