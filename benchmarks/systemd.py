@@ -2,8 +2,8 @@
 
     benchmarks/systemd.py [--rounds 10] [--deliveries 60]
 
-Needs root, as it boots a machine of its own (tests/support/box.py). Prints a table: median and best of the rounds, and beside it what it is measured against. Needs a quiet machine: the
-load is printed too.
+Needs root, as it boots a machine of its own (tests/support/box.py), and a quiet machine: the load is printed too.
+Prints a table: median and best of the rounds, and beside it what it is measured against.
 """  # noqa: INP001 (a script, no package)
 
 from __future__ import annotations

@@ -306,6 +306,19 @@ class TestLimits:
         assert world.github.requests > before
 
     @in_loop
+    async def test_wait_when_the_clock_is_set_ahead_then_still_ends_no_sooner(self, tmp_path: Path) -> None:
+        world = await started(tmp_path, interval_s=5)
+        world.github.fail(".", faults.secondary_limit(90))
+        await world.cycle()
+        world.clock.now += 86_400
+        ahead_at, before = world.clock.now, world.github.requests
+        await run_until(world, ahead_at + 80)
+        assert world.github.requests == before
+        await run_until(world, ahead_at + 100)
+
+        assert world.github.requests > before
+
+    @in_loop
     async def test_wait_when_it_is_named_absurdly_long_then_ends_within_a_day(self, tmp_path: Path) -> None:
         world = await started(tmp_path, interval_s=600)
         began = world.clock.now

@@ -514,6 +514,7 @@ def replay_module() -> ModuleType:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 class TestTraffic:
     @pytest.mark.parametrize(
         ("interval_s", "lag_s", "restarts", "seed"), [(300, 0.0, 0.0, 1), (600, 20.0, 0.02, 2), (900, 0.0, 0.05, 3)]

@@ -18,6 +18,7 @@ from support.github_rows import encode
 from support.github_values import Answer, Rules, View
 from support.world import NOON, REPO, World, carried, in_loop, scene, short
 from the_loop.config import Monitor
+from the_loop.model import Outcome, Verdict
 
 LISTING = r"/issues\?labels"
 COMMENTS = r"/issues/comments\?sort"
@@ -321,6 +322,19 @@ class TestDepartures:
         await world.cycle(times=3)
 
         assert world.ids() == ["1/spawn:1", "1/comment:1001", "1/review_comment:1001", "1/close:1"]
+
+    @in_loop
+    async def test_item_when_closed_without_any_linger_then_close_comes_at_once_behind_the_last_comment(
+        self, tmp_path: Path
+    ) -> None:
+        world = scene(tmp_path, linger_s=0)
+        number = world.add_issue()
+        await world.cycle()
+        world.github.comment(REPO, number)
+        world.github.close(REPO, number)
+        await world.cycle()
+
+        assert world.ids() == ["1/spawn:1", "1/comment:1001", "1/close:1"]
 
     @in_loop
     async def test_item_when_closed_before_it_started_then_gets_nothing(self, tmp_path: Path) -> None:
@@ -649,6 +663,28 @@ class TestRename:
         assert world.ids() == ["1/spawn:1", "1/comment:1001", "1/comment:1002"]
         assert "another repository" in world.watched.error
 
+    @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"api.github.com/700001": 7}'])
+    @in_loop
+    async def test_table_of_repositories_when_unreadable_then_nothing_is_filed_anew(
+        self, tmp_path: Path, content: bytes
+    ) -> None:
+        world = scene(tmp_path)
+        number = world.add_issue()
+        await world.cycle()
+        world.github.rename_repo(REPO, "octo/gadgets")
+        good = world.root.repositories.read_bytes()
+        world.root.repositories.write_bytes(content)
+        world = world.restart(repos=("octo/gadgets",))
+        world.github.comment("octo/gadgets", number)
+        await world.cycle(times=2)
+        assert (world.ids(), world.state) == (["1/spawn:1"], "failing")
+        assert str(world.root.repositories) in world.watched.error
+
+        world.root.repositories.write_bytes(good)
+        world = world.restart()
+        await world.cycle(times=2)
+        assert world.ids() == ["1/spawn:1", "1/comment:1001"]
+
 
 class TestRows:
     @in_loop
@@ -710,6 +746,42 @@ class TestRows:
         await world.cycle(times=2)
 
         assert world.ids() == ["1/spawn:1", f"1/comment:{second}", f"1/comment:{new}"]
+
+    @in_loop
+    async def test_row_when_missing_from_some_answers_and_back_then_does_not_come_again(self, tmp_path: Path) -> None:
+        world = scene(tmp_path)
+        number = world.add_issue()
+        for _ in range(3):
+            world.github.comment(REPO, number)
+        await world.cycle(times=2)
+        lost = edited(lambda rows: [row for row in rows if row.get("id") != 1002])
+        for _ in range(2):
+            world.root.position("github").unlink()  # so that the thread is read
+            world.github.fail(COMMENTS, lost)
+            world.github.fail(r"/issues/1/comments", lost)
+            world = world.restart()
+            await world.cycle(times=2)
+        world.root.position("github").unlink()
+        world = world.restart()
+        world.github.edit_comment(REPO, 1002, "Back.")
+        await world.cycle(times=2)
+
+        assert everything_of(world, number) == ["spawn:1", *keys("comment", (1001, 1002, 1003))]
+
+    @in_loop
+    async def test_row_when_deleted_before_it_was_taken_then_is_delivered_as_accepted(self, tmp_path: Path) -> None:
+        world = scene(tmp_path)
+        number = world.add_issue()
+        await world.cycle()
+        id_ = world.github.comment(REPO, number, body="As accepted.")
+        world.sink.answers[f"github:{REPO}#1/comment:{id_}"] = [Outcome(Verdict.LATER)]
+        await world.cycle()
+        world.github.delete_comment(REPO, id_)
+        world = world.restart()
+        await world.cycle(times=4)
+
+        assert world.ids() == ["1/spawn:1", f"1/comment:{id_}", f"1/comment:{id_}"]
+        assert (world.received[-1]["body"], world.received[-1]["attempt"]) == ("As accepted.", 1)
 
     @pytest.mark.parametrize("inclusive", [True, False])
     @in_loop

@@ -33,7 +33,7 @@ CHANGES: Final = ("write", "pwrite64", "ftruncate", "fsync", "rename", "unlink",
 CALL: Final = re.compile(r"^(\d+) +(\w+)\((.*)$")
 FILE: Final = re.compile(r'"(/[^"]*)"|<(/[^>]*)>')
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(3600 if IS_FULL else 120)]
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(3600 if IS_FULL else 300)]
 
 
 @dataclass(frozen=True)

@@ -172,7 +172,7 @@ class Box:
     @contextlib.contextmanager
     def background(self, what: Sequence[str | Path] | str, *, user: str | None = None) -> Iterator[None]:
         """Something that runs, unheard, until the context is left."""
-        quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+        quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
         with self.start(what, user=user, **quiet) as process:
             try:
                 yield

@@ -22,7 +22,6 @@ import yaml
 
 from support.box import COMMAND
 from support.installed import SERVICE, SOCKET, Installed
-from support.poller import wait_for
 
 if TYPE_CHECKING:
     import subprocess
@@ -37,6 +36,7 @@ ONCE: Final = "the-loop-poll-once.service"
 TIMER: Final = "the-loop-poll-once.timer"
 CREDENTIAL: Final = "github-token"
 _UNITS: Final = (SERVICE, SOCKET, ONCE, TIMER)
+_LOOK_AGAIN_S: Final = 0.1
 _ETC: Final = Path("/etc/systemd/system")
 _SINK: Final = Path("/srv/sink")
 # A service does not see homes, and this repository may lie in one; the shipped ten seconds are nothing to wait for.
@@ -169,19 +169,27 @@ class SystemInstall(Installed):
     # --- what can be seen ---
 
     def events(self, *names: str) -> list[dict[str, Any]]:
-        """The trail as `the-loop events --json` tells it to root, or the events of these names."""
+        """The events of these names (all, if none is given) in the present test, as the journal has them."""
+        matches = [f"THE_LOOP_EVENT={name}" for name in names]
+        return [
+            json.loads(entry["THE_LOOP_JSON"]) for entry in self.journal(f"THE_LOOP_STATE_ROOT={self.root}", *matches)
+        ]
+
+    def told(self, user: str | None = None) -> list[dict[str, Any]]:
+        """The trail of the present test as `the-loop events` tells it."""
         since = datetime.fromtimestamp(self._cleared_at, UTC).isoformat()
         argv = ["events", "--json", "--since", since, "--state-root", str(self.root)]
-        done = self.the_loop(*argv, user=None, check=False)
-        found = [json.loads(line) for line in done.stdout.splitlines()]
-        return [event for event in found if not names or event["event"] in names]
+        return [json.loads(line) for line in self.the_loop(*argv, user=user).stdout.splitlines()]
 
     def wait(self, condition: Callable[[], T], what: str, timeout_s: float = 20.0) -> T:
-        try:
-            return wait_for(condition, what, timeout_s)
-        except AssertionError as error:
-            said = self.root_does(["journalctl", "--no-hostname", "-n", "60", f"--since={self.since}"])
-            raise AssertionError(f"{error}; got {self.sink.ids()}\n{said.stdout}") from None
+        """Like `wait_for`, but not as often: most looks start a program in the box, which shares our processors."""
+        until = time.monotonic() + timeout_s
+        while not (value := condition()):
+            if time.monotonic() > until:
+                said = self.root_does(["journalctl", "--no-hostname", "-n", "60", f"--since={self.since}"])
+                raise AssertionError(f"waited in vain for {what}; got {self.sink.ids()}\n{said.stdout}")
+            time.sleep(_LOOK_AGAIN_S)
+        return value
 
     def property(self, name: str, unit: str = "") -> str:
         argv = ["systemctl", "show", "--value", f"--property={name}", "--", unit or self.service]

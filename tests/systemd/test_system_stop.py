@@ -241,7 +241,7 @@ print(accepted)
 
 def test_wake_when_a_storm_of_them_surrounds_a_stop_then_it_stays_stopped(loop: SystemInstall) -> None:
     up(loop)
-    storm = [sys.executable, "-IS", "-c", STORM, str(loop.wake_path), "5"]
+    storm = [sys.executable, "-IS", "-c", STORM, str(loop.wake_path), "4"]
     with loop.background(storm) as storming:
         time.sleep(0.3)  # some of them before
 

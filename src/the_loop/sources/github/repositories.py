@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from the_loop.sources.base import SourceError
 from the_loop.state import read_json_object, to_json_bytes, write_durably
+
+_REPAIR: Final = "repair it, or remove it if no repository was renamed"
 
 
 class Repositories:
@@ -21,13 +24,12 @@ class Repositories:
         except FileNotFoundError:
             table = {}
         except (OSError, ValueError) as error:
-            raise SourceError(
-                f"cannot read '{self._path}': {error}", "repair it, or remove it if none was renamed"
-            ) from error
+            raise SourceError(f"cannot read '{self._path}': {error}", _REPAIR) from error
+        if not all(isinstance(name, str) for name in table.values()):
+            raise SourceError(f"cannot read '{self._path}': not every name is text", _REPAIR)
         key = f"{host}/{number}"
-        filed = table.get(key)
-        if isinstance(filed, str):
-            return filed
+        if key in table:
+            return str(table[key])
         name = name.lower()
         if any(other == name and known.startswith(f"{host}/") for known, other in table.items()):
             raise SourceError(
