@@ -64,6 +64,7 @@ class Outcome:
 
     expected: int
     arrived: int
+    by_spawn: int  # of these, what a spawn carried
     left_out: Counter[str]
     cost: Cost
     virtual_s: float
@@ -174,6 +175,7 @@ def judge(replay: Replay) -> Outcome:
     outcome = Outcome(
         expected=len(due),
         arrived=arrived.total(),
+        by_spawn=sum(len(payload["thread"]) for payload in replay.world.received),
         left_out=left_out,
         cost=replay.cost,
         virtual_s=replay.clock.now - replay.traffic.start,
@@ -266,7 +268,8 @@ def table(plan: Plan, outcome: Outcome) -> str:
         ("points per cycle: mean, most", f"{_mean(points):.3f}, {max(points)}"),
         ("points per hour", f"{sum(points) / hours:.2f}"),
         ("cycles that cost no point", f"{100 * points.count(0) / len(points):.1f} %"),
-        ("had to arrive, arrived", f"{outcome.expected}, {outcome.arrived}"),
+        ("comments that had to arrive", str(outcome.expected)),
+        ("arrived: by themselves, with a spawn", f"{outcome.arrived - outcome.by_spawn}, {outcome.by_spawn}"),
         ("missed, doubled, out of order", f"{len(outcome.missed)}, {len(outcome.doubled)}, {len(outcome.disordered)}"),
         ("sessions gone wrong", str(len(outcome.surprising))),
         *((f"left out: {why}", str(count)) for why, count in sorted(outcome.left_out.items())),

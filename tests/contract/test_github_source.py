@@ -497,16 +497,21 @@ class TestDepartures:
         assert world.received[-1]["reason"] == "transferred"
         assert world.told("item.failed") == []
 
+    @pytest.mark.parametrize("can_be_read", [True, False])
     @in_loop
-    async def test_item_when_transferred_after_it_was_closed_then_closes(self, tmp_path: Path) -> None:
+    async def test_item_when_transferred_after_it_was_closed_then_closes(
+        self, tmp_path: Path, can_be_read: bool
+    ) -> None:
+        """What is written at its new place is on another item."""
         world = scene(tmp_path)
         world.github.add_repo("octo/other")
         number = world.add_issue()
         await world.cycle()
         world.github.close(REPO, number)
         await world.cycle()
-        world.github.transfer_issue(REPO, number, "octo/other")
-        world.github.remove_repo("octo/other")
+        world.github.comment("octo/other", world.github.transfer_issue(REPO, number, "octo/other"))
+        if not can_be_read:
+            world.github.remove_repo("octo/other")
         await world.cycle(times=LINGER_CYCLES)
 
         assert world.ids() == ["1/spawn:1", "1/close:1"]

@@ -49,11 +49,13 @@ def small(tmp_path: Path) -> Iterator[Box]:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"up\n"
         with Box(tmp_path / "box") as box:
-            box.prefix = ["nsenter", f"--target={holder.pid}", "--mount", *([] if IS_ROOT else ["--user"])]
+            within = [] if IS_ROOT else ["--user", "--preserve-credentials"]
+            box.prefix = ["nsenter", f"--target={holder.pid}", "--mount", *within]
             box.root = Path(f"/proc/{holder.pid}/root{root}")
             box.inbox = tmp_path / "box" / "in"
             box.inbox.mkdir()
-            box.configure(sources=[{"provider": "directory", "path": str(box.inbox), "settleSeconds": 0}])
+            source = {"provider": "directory", "path": str(box.inbox), "settleSeconds": 0}
+            box.configure(sources=[source], routing={"authorizedUsers": [ME, "root"]})  # root: ourselves in there
             yield box
     finally:
         holder.kill()

@@ -153,6 +153,20 @@ def test_stop_when_asked_from_inside_the_services_control_group_then_refuses_and
     assert loop.main_pid() == pid
 
 
+@pytest.mark.parametrize("user", ["the-loop", None])
+def test_takeover_when_its_user_cannot_stop_the_unit_or_may_not_use_the_root_then_the_service_goes_on(
+    loop: SystemInstall, user: str | None
+) -> None:
+    pid = up(loop)
+
+    done = loop.poll("start", "--takeover", "--once", "--state-root", ROOT, user=user)
+
+    assert done.returncode == (4 if user else 1)
+    assert ("systemctl --system stop the-loop-poll.service" if user else "belongs to") in done.stderr
+    assert loop.main_pid() == pid
+    assert len(loop.events("poller.started")) == 1
+
+
 # --- in every state ---
 
 

@@ -33,8 +33,8 @@ TOO_NEW: Final = {
 }  # fmt: skip
 # What a user's manager refuses (218/CAPABILITIES, 216/GROUP), or what hides the user's own places from the poller.
 FOR_ROOT: Final = {
-    "AmbientCapabilities", "BindPaths", "CapabilityBoundingSet", "DevicePolicy", "DynamicUser", "Group", "PrivateDevices",
-    "PrivateTmp", "PrivateUsers", "ProtectClock", "ProtectControlGroups", "ProtectHome", "ProtectHostname",
+    "AmbientCapabilities", "BindPaths", "CapabilityBoundingSet", "DevicePolicy", "DynamicUser", "Group",
+    "PrivateDevices", "PrivateTmp", "PrivateUsers", "ProtectClock", "ProtectControlGroups", "ProtectHome", "ProtectHostname",
     "ProtectKernelLogs", "ProtectKernelModules", "ProtectKernelTunables", "ProtectProc", "ProtectSystem",
     "SocketUser", "StateDirectory", "SupplementaryGroups", "User",
 }  # fmt: skip
