@@ -56,7 +56,7 @@ class Monitor(Section, frozen=True, kw_only=True):
 
 class GithubSection(SourceSection, frozen=True, kw_only=True):
     repos: Annotated[tuple[RepoName, ...], Meta(min_length=1)]
-    label: Name
+    label: Annotated[str, Meta(pattern=r"^[^,]+$", max_length=100)]  # GitHub takes a comma for "and"
     monitor: Monitor = Monitor()
     api_url: Annotated[str, Meta(pattern=r"^https?://[^\s/?#]+(/[^\s?#]*)?$")] = "https://api.github.com"
     credential: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$")] | None = None

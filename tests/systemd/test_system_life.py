@@ -280,6 +280,18 @@ def test_journal_when_many_items_come_at_once_then_no_event_is_dropped(loop: Sys
     assert loop.journal("--grep=Suppressed") == []
 
 
+def test_journal_when_its_daemon_is_killed_then_the_service_goes_on_and_is_heard_again(loop: SystemInstall) -> None:
+    pid = up(loop)
+
+    loop.root_does(["systemctl", "kill", "--signal=KILL", "systemd-journald.service"], check=True)
+    loop.item("a")
+
+    loop.wait_until_settled([SPAWN])
+    assert loop.main_pid() == pid
+    loop.wait(lambda: loop.events("poll.cycle"), "a later event")
+    assert [event["event"] for event in loop.told() if event["event"] == "poll.spawned"] == ["poll.spawned"]
+
+
 def test_heartbeat_when_the_service_runs_then_is_in_its_runtime_directory(loop: SystemInstall) -> None:
     up(loop)
     loop.wait(lambda: loop.status()["lastGoodCycleAt"], "a cycle")

@@ -23,6 +23,7 @@ from the_loop.decide import Decision
 from the_loop.ledger import Phase, Standing
 from the_loop.model import Event, Outcome, Presence
 from the_loop.runners.base import Offer, Trace
+from the_loop.sources.base import SourceError
 from the_loop.state import StateRoot
 
 REF = "fake:1"
@@ -191,6 +192,28 @@ async def test_spawn_that_was_not_begun_is_rebuilt_with_what_came_meanwhile(root
 
     assert [[entry["id"] for entry in payload["thread"]] for payload in runner.got] == [["1", "2"]]
     assert life.ledger(REF).poll.seen_comments == {"spawn:1", "comment:1", "comment:2"}
+
+
+@in_loop
+async def test_spawn_that_was_not_begun_waits_for_its_thread(root: StateRoot) -> None:
+    """Its source answers, but not about this item: what was written meanwhile must not be left out."""
+    runner, source = FakeRunner(), FakeSource()
+    source.add(1, *comments(1))
+    life = Life(root, runner, source)
+    life.is_in_charge = False
+    await life.begin()
+    await life.cycle()
+    await life.stop()
+    source.write(REF, *comments(2))
+    source.thread_errors = {REF: [SourceError("502")]}
+
+    life = Life(root, runner, source)
+    await life.begin()
+    await life.cycle()
+    assert runner.ids() == []
+    await life.cycle()
+
+    assert [[entry["id"] for entry in payload["thread"]] for payload in runner.got] == [["1", "2"]]
 
 
 @in_loop

@@ -34,9 +34,9 @@ TOO_NEW: Final = {
 # What a user's manager refuses (218/CAPABILITIES, 216/GROUP), or what hides the user's own places from the poller.
 FOR_ROOT: Final = {
     "AmbientCapabilities", "BindPaths", "CapabilityBoundingSet", "DevicePolicy", "DynamicUser", "Group",
-    "PrivateDevices", "PrivateTmp", "PrivateUsers", "ProtectClock", "ProtectControlGroups", "ProtectHome", "ProtectHostname",
-    "ProtectKernelLogs", "ProtectKernelModules", "ProtectKernelTunables", "ProtectProc", "ProtectSystem",
-    "SocketUser", "StateDirectory", "SupplementaryGroups", "User",
+    "PrivateDevices", "PrivateTmp", "PrivateUsers", "ProtectClock", "ProtectControlGroups", "ProtectHome",
+    "ProtectHostname", "ProtectKernelLogs", "ProtectKernelModules", "ProtectKernelTunables", "ProtectProc",
+    "ProtectSystem", "SocketUser", "StateDirectory", "SupplementaryGroups", "User",
 }  # fmt: skip
 
 Setting = tuple[str, str, str]  # section, name, value

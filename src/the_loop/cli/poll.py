@@ -57,6 +57,7 @@ def start(options: Options, *, once: bool, wait_s: float, takeover: bool) -> Non
     loaded = options.load()
     root = options.root_of(loaded)
     if takeover:
+        root.prepare_root()  # what cannot be started must not end what runs
         result = stopping.stop(root, PIDFILE, _STOP_LIMIT_S, for_takeover=True)
         if result.code not in (stopping.Code.DONE, stopping.Code.NOTHING_RUNS):
             _tell(result)
