@@ -24,7 +24,7 @@ from the_loop.wiring import providers
 _SYSTEM_UNITS = Path("/etc/systemd/system")
 _USER_UNITS = Path("/etc/systemd/user")
 _SYSTEM_USER = "the-loop"
-_HIDDEN = ("/home/", "/root/", "/run/user/")
+_HIDDEN = ("/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/")
 _SYSTEM_FILES = {
     Path("/etc/sysusers.d/the-loop.conf"): "the-loop.sysusers",
     Path("/etc/tmpfiles.d/the-loop.conf"): "the-loop.tmpfiles",
@@ -217,7 +217,7 @@ def _warn_of_hidden_program() -> None:
     """The system service sees no home: a command that lies in one cannot be started."""
     places = {str(_bindir()), sys.prefix, sys.base_prefix, str(Path(__file__).resolve().parent)}
     for place in sorted(place for place in places if place.startswith(_HIDDEN)):
-        say(f"the-loop: NOT COMPLETE: the system service cannot see '{place}'; install the-loop outside of homes")
+        say(f"the-loop: NOT COMPLETE: the system service cannot see '{place}'; install it outside of homes and /tmp")
 
 
 def _warn_of_hidden_homes(config_file: str, *, for_user: bool) -> None:
