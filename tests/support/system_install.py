@@ -71,7 +71,7 @@ class SystemInstall(Installed):
         self._cleared_at = 0.0
         self.install()
         self.user = box.user("the-loop")
-        for unit in (SERVICE, ONCE):
+        for unit in (SERVICE, ONCE, *(unit.replace(".", "@.") for unit in (SERVICE, ONCE))):
             self.write(_ETC / f"{unit}.d" / "40-test.conf", f"[Service]\n{_seen_paths()}", owner=0)
         self.write(_ETC / f"{SERVICE}.d" / "41-quick.conf", "[Service]\nRestartSec=200ms\n", owner=0)
         self.clear()
