@@ -39,7 +39,7 @@ _UNITS: Final = (SERVICE, SOCKET, ONCE, TIMER)
 _LOOK_AGAIN_S: Final = 0.1
 _ETC: Final = Path("/etc/systemd/system")
 _SINK: Final = Path("/srv/sink")
-# A service sees neither homes nor /tmp, and this repository may lie in one of them; the shipped ten seconds are nothing to wait for.
+# A service sees neither homes nor /tmp, and this repository may lie in one of them.
 _HIDDEN: Final = ("/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/")
 _CLEAR: Final = """
 systemctl stop {units} 'the-loop-poll@*' 2>/dev/null

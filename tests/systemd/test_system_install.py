@@ -38,7 +38,9 @@ def installed(box: Box) -> Iterator[SystemInstall]:
 def loop(installed: SystemInstall) -> Iterator[SystemInstall]:
     installed.clear()
     yield installed
-    installed.root_does("rm -rf /etc/systemd/system/the-loop-poll*@*")
+    installed.root_does(
+        "rm -f /etc/systemd/system/the-loop-poll*@* /etc/systemd/system/the-loop-poll*@*.d/10-manager.conf"
+    )
     if not installed.seen(installed.units / installed.service).exists():
         installed.install()
     assert installed.journal("-t", "the-loop", "--grep=Traceback") == []

@@ -24,7 +24,7 @@ from the_loop.wiring import providers
 _SYSTEM_UNITS = Path("/etc/systemd/system")
 _USER_UNITS = Path("/etc/systemd/user")
 _SYSTEM_USER = "the-loop"
-_HIDDEN = ("/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/")
+_HIDDEN = ("/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/")  # noqa: S108 (where no program is to lie)
 _SYSTEM_FILES = {
     Path("/etc/sysusers.d/the-loop.conf"): "the-loop.sysusers",
     Path("/etc/tmpfiles.d/the-loop.conf"): "the-loop.tmpfiles",
