@@ -517,22 +517,27 @@ def replay_module() -> ModuleType:
 @pytest.mark.timeout(600)
 class TestTraffic:
     @pytest.mark.parametrize(
-        ("days", "interval_s", "lag_s", "restarts", "seed"),
-        [(60, 300, 0.0, 0.0, 1), (30, 600, 20.0, 0.02, 2), (30, 600, 0.0, 0.05, 3)],
+        "fields",
+        [
+            {"interval_s": 300},
+            {"interval_s": 600, "lag_s": 20.0, "restarts": 0.02, "seed": 2, "days": 30},
+            {"interval_s": 600, "restarts": 0.05, "seed": 3, "days": 30},
+        ],
+        ids=["quiet", "lag", "restarts"],
     )
     @in_loop
     async def test_real_days_then_all_that_could_be_seen_arrives_once_and_in_order(
-        self, tmp_path: Path, days: int, interval_s: int, lag_s: float, restarts: float, seed: int
+        self, tmp_path: Path, fields: dict[str, Any]
     ) -> None:
         replay = replay_module()
-        plan = replay.Plan(interval_s=interval_s, lag_s=lag_s, restarts=restarts, seed=seed, days=days)
+        plan = replay.Plan(**fields)
         outcome = await replay.play(tmp_path, plan)
         print(replay.table(plan, outcome))
 
         assert (outcome.missed, outcome.doubled, outcome.disordered, outcome.surprising) == ([], [], [], [])
         assert outcome.expected > 1500
         assert outcome.arrived >= outcome.expected
-        assert (outcome.cost.lives > 1) is (restarts > 0)
+        assert (outcome.cost.lives > 1) is (plan.restarts > 0)
 
     @in_loop
     async def test_replay_when_an_answer_is_wrong_then_sees_it(self, tmp_path: Path) -> None:
