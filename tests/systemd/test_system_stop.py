@@ -206,7 +206,8 @@ def test_stop_when_a_reload_is_under_way_then_it_is_stopped(loop: SystemInstall)
         loop.root_does(["systemctl", "reload", "--no-block", loop.service])
 
     assert loop.poll("stop").returncode == 0
-    assert is_down(loop)
+    # the control process of the reload may be what the stop ended: some runs call that a failure of the unit
+    assert loop.is_active() in ("inactive", "failed")
 
 
 def test_stop_when_others_stop_it_too_then_all_of_them_succeed(loop: SystemInstall) -> None:
