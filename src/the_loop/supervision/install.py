@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
@@ -26,14 +25,6 @@ _NEEDS_PRIVILEGE: Final = re.compile(
     r"|ProtectSystem|RemoveIPC|SocketUser|StateDirectory\w*|User)=.*\n",
     re.MULTILINE,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a kind of installation puts its files. `units` is a folder that the manager reads."""
-
-    units: Path
-    is_user: bool
 
 
 def shipped(name: str) -> str:
