@@ -23,6 +23,8 @@ from msgspec import Meta, Struct
 
 from the_loop.model import LoopError, explain
 
+GITHUB_API_VERSION: Final = "2022-11-28"
+
 Seconds = Annotated[int, Meta(ge=1, le=86_400)]
 Name = Annotated[str, Meta(min_length=1, max_length=100)]
 SourceName = Annotated[str, Meta(pattern=r"^[^/#:\x00-\x1f\x7f]+$", max_length=100)]
@@ -61,6 +63,7 @@ class GithubSection(SourceSection, frozen=True, kw_only=True):
     api_url: Annotated[str, Meta(pattern=r"^https?://[^\s/?#]+(/[^\s?#]*)?$")] = "https://api.github.com"
     credential: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$")] | None = None
     token_file: str | None = None
+    api_version: Annotated[str, Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")] = GITHUB_API_VERSION
 
 
 class DirectorySection(SourceSection, frozen=True, kw_only=True):

@@ -49,6 +49,11 @@ class Watched:
         """True if nobody may speak on it: then there is nothing to read it for."""
         return not self.rules.authorized
 
+    def continue_from(self, before: Watched) -> None:
+        """Take over what is known of the source, under another configuration: it is tried at once."""
+        for name in ("position", "error", "wait_ends_s", "last_good_at", "items", "was_looked_at"):
+            setattr(self, name, getattr(before, name))
+
     def wait_left_s(self, monotonic_s: float) -> float:
         """Seconds until the moment that a limit named."""
         return max(0.0, self.wait_ends_s - monotonic_s)
@@ -143,7 +148,7 @@ class Cycle:
 
     async def _visit_all(self, watched: Watched, listing: Listing) -> tuple[int, set[str]]:
         owed = self._owed(watched, listing)
-        budget = _Budget()
+        budget = _Budget(first_sights=0) if listing.is_short else _Budget()
         errors = 0
         for sighting in listing.sightings:
             await asyncio.sleep(0)  # where a stop takes hold: between items, with the last one on disk
@@ -207,7 +212,7 @@ class Cycle:
 
     def _known(self, source: Source) -> dict[str, Known]:
         return {
-            ledger.ref: Known(ledger.poll.phase.is_open, ledger.poll.away, ledger.url)
+            ledger.ref: Known(ledger.poll.phase.is_open, ledger.poll.away, ledger.url, ledger.id)
             for ledger in self._archive.ledgers()
             if source.owns(ledger.ref)
         }

@@ -209,16 +209,11 @@ def _sort_out(thread: Sequence[Entry], rules: Rules) -> tuple[list[Entry], list[
     for entry in in_order(thread):
         reading = read(entry, rules)
         omitted += reading.dropped is Dropped.UNAUTHORIZED
-        if reading.dropped or _says_nothing(reading):
+        if reading.dropped or reading.is_word_alone:
             not_for_us.append(entry.key)
         else:
             carried.append(replace(entry, body=reading.text))
     return carried, not_for_us, omitted
-
-
-def _says_nothing(reading: Reading) -> bool:
-    """True for an entry that was a control word and nothing else."""
-    return bool(reading.words) and not reading.text
 
 
 # --- the spawn is pending ----------------------------------------------------------------------------------------
@@ -284,7 +279,7 @@ def _take_up(ledger: Ledger, view: View, rules: Rules) -> Decision:
         reading = read(entry, rules)
         if reading.dropped:
             notes.append(_dropped(ledger, entry.key, reading.dropped))
-        if reading.dropped or _says_nothing(reading):
+        if reading.dropped or reading.is_word_alone:
             ledger = settle(ledger, entry.key)
             continue
         ledger = accept(ledger, entry.key, entry.author)
@@ -298,6 +293,7 @@ def _take_up(ledger: Ledger, view: View, rules: Rules) -> Decision:
                 body=reading.text,
                 created_at=entry.created_at,
                 truncated=entry.truncated,
+                about=entry.about,
             )
         )
     if view.thread is not None:
@@ -426,8 +422,8 @@ def _words(ledger: Ledger, entries: Iterable[Entry], rules: Rules) -> list[tuple
 
 def _apply_words(
     ledger: Ledger, item: WorkItem | None, entries: Sequence[Entry], rules: Rules, will: _Will
-) -> tuple[_Will, list[tuple[str, str]], tuple[Note, ...]]:
-    """What the people want after these words, the keys obeyed (with the text beside them), and what to tell."""
+) -> tuple[_Will, list[tuple[str, Reading]], tuple[Note, ...]]:
+    """What the people want after these words, what was obeyed, and what to tell."""
     readings = _words(ledger, entries, rules)
     if item is not None and rules.may_speak(item.author) and _BODY not in ledger.poll.obeyed:
         own = read_text(item.body, rules)
@@ -439,17 +435,15 @@ def _apply_words(
         else:
             will = will.after(reading.word)
             notes.append(_note("control.applied", ledger, key, reason=str(reading.word)))
-    return will, [(key, reading.text) for key, reading in readings], tuple(notes)
+    return will, readings, tuple(notes)
 
 
-def _obey(ledger: Ledger, obeyed: Iterable[tuple[str, str]]) -> Ledger:
-    """Words are settled; of an entry with other text beside them only the words are done with."""
-    keys = list(obeyed)
-    if not keys:
+def _obey(ledger: Ledger, obeyed: Sequence[tuple[str, Reading]]) -> Ledger:
+    """Words are settled; of an entry that says more beside them only the words are done with."""
+    if not obeyed:
         return ledger
-    with_text = {key for key, text in keys if text or key == _BODY}
-    alone = [key for key, _ in keys if key not in with_text]
-    ledger = change(ledger, obeyed=ledger.poll.obeyed | with_text)
+    alone = [key for key, reading in obeyed if reading.is_word_alone and key != _BODY]
+    ledger = change(ledger, obeyed=ledger.poll.obeyed.union(key for key, _ in obeyed).difference(alone))
     return settle(ledger, *alone) if alone else ledger
 
 

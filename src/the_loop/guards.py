@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -53,6 +53,12 @@ class Reading:
     dropped: Dropped | None = None
     words: frozenset[Word] = frozenset()
     text: str = ""
+    is_verdict: bool = False  # it says something beside its text
+
+    @property
+    def is_word_alone(self) -> bool:
+        """True for a control word and nothing else: obeyed, there is nothing left to hand over."""
+        return bool(self.words) and not self.text and not self.is_verdict
 
     @property
     def word(self) -> Word | None:
@@ -70,7 +76,7 @@ def read(entry: Entry, rules: Rules) -> Reading:
         return Reading(Dropped.OWN)
     if not rules.may_speak(entry.author):
         return Reading(Dropped.UNAUTHORIZED)
-    return read_text(entry.body, rules)
+    return replace(read_text(entry.body, rules), is_verdict=entry.is_verdict)
 
 
 def read_text(body: str, rules: Rules) -> Reading:

@@ -69,6 +69,7 @@ class Entry:
     url: str
     created_at: str  # ISO 8601 UTC
     truncated: bool = False  # the body was over ENTRY_LIMIT and left out
+    about: Mapping[str, str | int] = field(default_factory=dict)  # what a review says, and where a comment stands
     renamed_from: tuple[str, ...] = ()  # keys under which the same content was there before, and is not any more
 
     @property
@@ -76,8 +77,19 @@ class Entry:
         """Its identity within the item: kinds are separate streams that share numbers."""
         return f"{self.kind}:{self.id}"
 
+    @property
+    def is_verdict(self) -> bool:
+        """True for a review that says something without a word of text."""
+        return self.about.get("verdict", "commented") != "commented"
+
     def to_json(self) -> dict[str, Any]:
-        shown = {"id": self.id, "kind": str(self.kind), "author": self.author, "url": self.url}
+        shown: dict[str, Any] = {
+            "id": self.id,
+            "kind": str(self.kind),
+            "author": self.author,
+            "url": self.url,
+            **self.about,
+        }
         if self.truncated:
             return {**shown, "truncated": True}
         return {**shown, "body": self.body, "createdAt": self.created_at}
@@ -112,6 +124,7 @@ class Event:
     thread: tuple[Entry, ...] = ()
     omitted: int = 0
     reason: str | None = None
+    about: Mapping[str, str | int] = field(default_factory=dict)
 
     @property
     def kind(self) -> Kind:
@@ -136,6 +149,7 @@ class Event:
             "redelivery": redelivery,
             "thread": [entry.to_json() for entry in bounded(self.thread)],
             "omitted": self.omitted,
+            **self.about,
         }
         if self.truncated:
             payload["truncated"] = True

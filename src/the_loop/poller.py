@@ -323,7 +323,7 @@ class Poller:
         before = {one.source.name: one for one in self._watched}
         for one in watched:
             if (old := before.get(one.source.name)) is not None:
-                one.position, one.items, one.wait_ends_s = old.position, old.items, old.wait_ends_s
+                one.continue_from(old)
         self._watched, self._config = watched, config
         self._outbox.policy = wiring.policy(config)
         self._outbox.runner = wiring.runner(config, setup.root, setup.environ, self._tell)

@@ -6,6 +6,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Final
@@ -24,12 +26,13 @@ from the_loop.config import (
 from the_loop.cycle import Watched
 from the_loop.guards import Rules, phrases
 from the_loop.model import LoopError, Note
-from the_loop.positions import read_position
+from the_loop.positions import Position, read_position
 from the_loop.runners import printer
 from the_loop.runners.exec import Command, ExecRunner
 from the_loop.runners.units import find_units
 from the_loop.sources.base import Source, SourceError
 from the_loop.sources.directory import DirectorySource
+from the_loop.sources.github.limits import Clocks
 from the_loop.state import StateRoot
 from the_loop.verdicts import Policy
 
@@ -59,10 +62,12 @@ def state_root(option: str | None, config: Config | None, environ: Mapping[str, 
 
 def watch(config: Config, root: StateRoot, environ: Mapping[str, str]) -> list[Watched]:
     """Every configured source with its rules and where it left off."""
+    positions = {source_name(one): read_position(root, source_name(one)) for one in config.polling.sources}
+    site = _Site(config, root, environ, _clocks(config, positions, environ))
     watched = []
     for section in config.polling.sources:
-        source = _source(section, config, root, environ)
-        position = read_position(root, source.name)
+        position = positions[source_name(section)]
+        source = _source(section, site, position)
         wait_s = position.wait.remaining_s(time.time()) if position.wait is not None else 0.0
         rules = _rules(config, section, source)
         watched.append(Watched(source, rules, position, wait_ends_s=time.monotonic() + wait_s))
@@ -95,13 +100,23 @@ def runner(config: Config, root: StateRoot, environ: Mapping[str, str], tell: Ca
     return ExecRunner(command, units, tell)
 
 
-def _source(section: SourceSection, config: Config, root: StateRoot, environ: Mapping[str, str]) -> Source:
+@dataclass(frozen=True, slots=True)
+class _Site:
+    """What sources are built from, beside their own section."""
+
+    config: Config
+    root: StateRoot
+    environ: Mapping[str, str]
+    clocks: Clocks
+
+
+def _source(section: SourceSection, site: _Site, position: Position) -> Source:
     if isinstance(section, DirectorySection):
-        return _directory(section, config, root)
+        return _directory(section, site.config, site.root)
     if isinstance(section, GithubSection):
-        return _github(section, config, root, environ)
+        return _github(section, site, position)
     for point in entry_points(group=THIRD_PARTY_SOURCES, name=section.provider):
-        built: Source = point.load().build(section, config, root, environ)
+        built: Source = point.load().build(section, site.config, site.root, site.environ)
         return built
     raise LoopError(f"no source for provider '{section.provider}'")
 
@@ -117,20 +132,39 @@ def _directory(section: DirectorySection, config: Config, root: StateRoot) -> Di
     )
 
 
-def _github(section: GithubSection, config: Config, root: StateRoot, environ: Mapping[str, str]) -> Source:
+def _clocks(config: Config, positions: Mapping[str, Position], environ: Mapping[str, str]) -> Clocks:
+    """One clock for each token, whoever uses it: a limit that one source met before is in force for all of them."""
+    clocks = Clocks(time.monotonic)
+    for section in config.polling.sources:
+        wait = positions[source_name(section)].wait
+        if isinstance(section, GithubSection) and wait is not None:
+            with suppress(SourceError):
+                clock = clocks.of(section.api_url, github_token(section, environ))
+                clock.resume(wait.remaining_s(time.time()), wait.seconds)
+    return clocks
+
+
+def _github(section: GithubSection, site: _Site, position: Position) -> Source:
     # an HTTP client takes longer to load than everything else together: only who needs it pays for it
     from the_loop.sources.github.client import Client
     from the_loop.sources.github.repositories import Repositories
     from the_loop.sources.github.source import GithubSource
 
-    client = Client(section.api_url, lambda: github_token(section, environ), now=time.time)
-    repositories = Repositories(root.repositories)
+    client = Client(
+        section.api_url,
+        lambda: github_token(section, site.environ),
+        now=time.time,
+        clocks=site.clocks,
+        api_version=section.api_version,
+    )
+    repositories = Repositories(site.root.repositories)
     return GithubSource(
         section,
         client,
         repositories,
-        linger_s=config.polling.linger_seconds,
-        interval_s=config.polling.interval_seconds,
+        linger_s=site.config.polling.linger_seconds,
+        interval_s=site.config.polling.interval_seconds,
+        position=position.value,
     )
 
 

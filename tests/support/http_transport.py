@@ -40,7 +40,8 @@ class FakeTransport(httpx2.AsyncBaseTransport):
         await self._wait(request, answer)
         if answer.cut:
             raise httpx2.RemoteProtocolError("peer closed the connection within the body", request=request)
-        return httpx2.Response(answer.status, headers=answer.headers, content=answer.body, request=request)
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers.items()]
+        return httpx2.Response(answer.status, headers=headers, content=answer.body, request=request)
 
     def _is_ours(self, request: httpx2.Request) -> bool:
         url, base = request.url, urlsplit(self._github.base_url)

@@ -37,6 +37,7 @@ from the_loop.outbox import Outbox
 from the_loop.poller import Poller
 from the_loop.runners.base import Look, Offer, Trace
 from the_loop.sources.github.client import Client
+from the_loop.sources.github.limits import Clocks
 from the_loop.sources.github.repositories import Repositories
 from the_loop.sources.github.source import GithubSource
 from the_loop.state import StateRoot
@@ -285,7 +286,7 @@ class World:
         self.root.prepare_root()
         self.root.prepare_folders()
         tell: Callable[[Note], None] = self.notes.append
-        section = GithubSection(provider="github", label="auto", repos=options.repos, **options.section)
+        section = GithubSection(provider="github", repos=options.repos, **{"label": "auto", **options.section})
         polling = Polling(interval_seconds=options.interval_s, linger_seconds=options.linger_s, sources=(section,))
         routing = Routing(authorized_users=tuple(sorted(options.people)), require_start_command=options.require_start)
         config = Config(polling=polling, routing=routing, session=Session(command=("true",)))
@@ -295,6 +296,7 @@ class World:
             section.api_url,
             lambda: wiring.github_token(section, options.environ),
             now=self.clock,
+            clocks=Clocks(self.clock.monotonic),
             transport=self._transport or FusedTransport(self.github, self.fuse),
         )
         source = GithubSource(

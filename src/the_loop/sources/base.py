@@ -60,6 +60,7 @@ class Listing:
     items: int
     faults: Sequence[SourceError] = ()
     notes: Sequence[Note] = ()
+    is_short: bool = False  # what may be asked of it is nearly used up, and kept for the items that are known
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ class Known:
     is_open: bool  # its end would mean something
     is_away: bool
     url: str
+    id: str = ""  # as the source told it; nothing where it never did
 
 
 class Source(Protocol):

@@ -18,35 +18,59 @@ from urllib.parse import urljoin, urlsplit
 import httpx2
 
 from the_loop import __version__
+from the_loop.config import GITHUB_API_VERSION
 from the_loop.sources.base import Limited, SourceError
+from the_loop.sources.github.limits import Clock, Clocks, fingerprint
 
 REQUEST_LIMIT_S: Final = 30.0  # for one request as a whole, however slowly it trickles
 BODY_LIMIT: Final = 64 << 20  # bytes
-API_VERSION: Final = "2022-11-28"
+_ACCEPT: Final = "application/vnd.github+json"
 _REDIRECTS: Final = (301, 302, 307, 308)
+_SAME_METHOD: Final = (307, 308)
 _LIMIT_WORDS: Final = ("rate limit", "abuse detection")
-_SHORTEST_WAIT_S: Final = 60.0
-_LONGEST_GUESS_S: Final = 900.0
 _LONGEST_WAIT_S: Final = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back. `value`: decoded JSON (200); `moved`: the path a redirect led to; `date`: epoch seconds."""
+    """What came back. `value`: decoded JSON; `moved`: the path a redirect led to; `date`: epoch seconds.
+
+    `next` is the path of the following page, if it links to one within this API.
+
+    `etag` is the validator to send with the next question. It names the token that it holds for, and is not sent
+    with another one: what an API shows depends on who asks.
+    """
 
     status: int
     value: Any = None
     etag: str = ""
     date: float = 0.0
     moved: str = ""
+    next: str = ""
 
     @property
     def is_unchanged(self) -> bool:
         return self.status == 304
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """One request as it is sent; `bound` is what its answer's validator holds for, `clock` its token's."""
+
+    path: str
+    method: str
+    url: str
+    headers: dict[str, str]
+    body: bytes | None
+    bound: str
+    clock: Clock
+
+
 class Client:
-    """`token` is asked before each request, so that a file that changes is followed. `now` is epoch seconds."""
+    """`token` is asked before each request, so that a file that changes is followed. `now` is epoch seconds.
+
+    Proxies and certificate stores are those that the environment names, as other programs take them.
+    """
 
     def __init__(
         self,
@@ -54,43 +78,75 @@ class Client:
         token: Callable[[], str | None],
         *,
         now: Callable[[], float],
+        clocks: Clocks | None = None,
+        api_version: str = GITHUB_API_VERSION,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         self._base = api_url.rstrip("/")
         self._token = token
         self._now = now
-        self._limits_in_a_row = 0
-        self._http = httpx2.AsyncClient(
-            transport=transport,
-            timeout=httpx2.Timeout(REQUEST_LIMIT_S),
-            headers={
-                "Accept": "application/vnd.github+json",
-                "User-Agent": f"the-loop/{__version__}",
-                "X-GitHub-Api-Version": API_VERSION,
-            },
-        )
+        self._clocks = clocks or Clocks(now)
+        self._version = api_version
+        self._transport = transport
+        self._http: httpx2.AsyncClient | None = None
 
     async def get(self, path: str, etag: str = "") -> Answer:
         """Ask for `path` below the API's address, following redirects within it. Raises SourceError and Limited."""
-        url = self._base + path
-        moved = ""
+        return await self._ask("GET", path, etag=etag)
+
+    async def post(self, path: str, value: Any) -> Answer:
+        """Send `value`. The answers of 400 to 499 that are no limit come back: then nothing was done.
+
+        Raises Limited, where nothing was done either, and SourceError, where that is not known.
+        """
+        return await self._ask("POST", path, body=json.dumps(value).encode())
+
+    @property
+    def is_short(self) -> bool:
+        """True if the points that are left have to be kept for what is known already."""
+        return self._clocks.of(self._base, self._token()).is_short
+
+    async def close(self) -> None:
+        if self._http is not None:
+            await self._http.aclose()
+
+    # --- asking ---
+
+    async def _ask(self, method: str, path: str, *, etag: str = "", body: bytes | None = None) -> Answer:
+        url, moved = self._base + path, ""
         for _ in range(4):
-            response, content = await self._ask(url, etag)
-            if response.status_code not in _REDIRECTS:
-                return self._answer(path, response, content, moved)
+            request = self._request(path, method, url, etag, body)
+            async with request.clock.turn:
+                if request.clock.wait_left_s > 0:
+                    raise Limited(f"{path}: the rate limit of this token", request.clock.wait_left_s)
+                response, content = await self._send(request)
+                status = response.status_code
+                if status not in _REDIRECTS:
+                    return self._answer(request, response, content, moved)
+            if method != "GET" and status not in _SAME_METHOD:
+                raise SourceError(f"{path}: moved ({status})")
             url = self._redirected(url, response)
             moved = urlsplit(url).path.removeprefix(urlsplit(self._base).path)
         raise SourceError(f"{path}: redirected in a circle")
 
-    async def close(self) -> None:
-        await self._http.aclose()
+    def _request(self, path: str, method: str, url: str, etag: str, body: bytes | None) -> _Request:
+        token = self._token()
+        bound = fingerprint(self._base, token or "", _ACCEPT, self._version)
+        made_for, _, validator = etag.partition(" ")
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        if validator and made_for == bound:
+            headers["If-None-Match"] = validator
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        return _Request(path, method, url, headers, body, bound, self._clocks.of(self._base, token))
 
-    async def _ask(self, url: str, etag: str) -> tuple[httpx2.Response, bytes]:
-        headers = {"If-None-Match": etag} if etag else {}
-        if token := self._token():
-            headers["Authorization"] = f"Bearer {token}"
+    async def _send(self, request: _Request) -> tuple[httpx2.Response, bytes]:
+        url, http = request.url, self._opened()
         try:
-            async with asyncio.timeout(REQUEST_LIMIT_S), self._http.stream("GET", url, headers=headers) as response:
+            async with (
+                asyncio.timeout(REQUEST_LIMIT_S),
+                http.stream(request.method, url, headers=request.headers, content=request.body) as response,
+            ):
                 parts, size = [], 0
                 async for part in response.aiter_bytes():
                     parts.append(part)
@@ -103,6 +159,24 @@ class Client:
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise SourceError(f"{url}: {_cause(error)}") from error
 
+    def _opened(self) -> httpx2.AsyncClient:
+        """The connections, made with the first request: what the environment says of proxies may be wrong."""
+        if self._http is None:
+            headers = {
+                "Accept": _ACCEPT,
+                "User-Agent": f"the-loop/{__version__}",
+                "X-GitHub-Api-Version": self._version,
+            }
+            timeout = httpx2.Timeout(REQUEST_LIMIT_S)
+            try:
+                self._http = httpx2.AsyncClient(transport=self._transport, timeout=timeout, headers=headers)
+            except (ImportError, ValueError, httpx2.InvalidURL, OSError) as error:
+                what = "the proxy or the certificates that the environment names cannot be used"
+                raise SourceError(
+                    f"{what}: {_cause(error)}", "look at HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE"
+                ) from error
+        return self._http
+
     def _redirected(self, url: str, response: httpx2.Response) -> str:
         try:
             target = urljoin(url, response.headers.get("location", ""))
@@ -113,50 +187,68 @@ class Client:
             raise SourceError(f"{url}: redirected to another host, not followed")
         return target
 
-    def _answer(self, path: str, response: httpx2.Response, content: bytes, moved: str) -> Answer:
-        status, date = response.status_code, self._date(response)
-        etag = response.headers.get("etag", "")
+    # --- what it means ---
+
+    def _answer(self, request: _Request, response: httpx2.Response, content: bytes, moved: str) -> Answer:
+        path, status, date = request.path, response.status_code, self._date(response)
+        etag = _validator(response)
+        etag = f"{request.bound} {etag}" if etag else ""
+        request.clock.note_left(
+            _number(response.headers.get("x-ratelimit-remaining")), _number(response.headers.get("x-ratelimit-limit"))
+        )
         if status == 304:
-            self._limits_in_a_row = 0
+            if "If-None-Match" not in request.headers:
+                raise SourceError(f"{path}: status 304 to a question without a validator")
+            request.clock.clear()
             return Answer(304, etag=etag, date=date, moved=moved)
         value = _decoded(content)
-        self._check_limit(path, response, value, date)
-        if status == 200:
+        _check_limit(request, response, value, date)
+        if status in (200, 201):
             if value is None:
                 raise SourceError(f"{path}: the answer is not JSON")
-            self._limits_in_a_row = 0
-            return Answer(200, value, etag, date, moved)
-        if status in (404, 410):
-            return Answer(status, date=date, moved=moved)
+            request.clock.clear()
+            return Answer(status, value, etag, date, moved, self._next(response))
+        if status in (404, 410) or (request.method == "POST" and 400 <= status < 500):
+            return Answer(status, value, date=date, moved=moved)
         if status == 401:
             raise SourceError(f"{path}: the credentials were rejected (401)", "check the token of this source")
         if status == 403:
             raise SourceError(f"{path}: forbidden (403): {_message(value)}", "check what the token may read")
         raise SourceError(f"{path}: status {status} {_message(value)}".rstrip())
 
-    def _check_limit(self, path: str, response: httpx2.Response, value: Any, date: float) -> None:
-        """Raise Limited if this answer is one, in whichever of its forms."""
-        status, headers = response.status_code, response.headers
-        says_so = isinstance(value, dict) and any(word in _message(value).lower() for word in _LIMIT_WORDS)
-        if status == 200 and not says_so:
-            return
-        if status not in (200, 403, 429):
-            return
-        wait_s = _number(headers.get("retry-after"))
-        if wait_s is None and headers.get("x-ratelimit-remaining") == "0":
-            reset = _number(headers.get("x-ratelimit-reset"))
-            wait_s = None if reset is None else reset - date + 1
-        if wait_s is None and (says_so or status == 429):
-            wait_s = min(_SHORTEST_WAIT_S * 2**self._limits_in_a_row, _LONGEST_GUESS_S)
-        if wait_s is not None:
-            self._limits_in_a_row += 1
-            raise Limited(f"{path}: rate limit ({status})", min(max(wait_s, 1.0), _LONGEST_WAIT_S))
+    def _next(self, response: httpx2.Response) -> str:
+        """A link that leads anywhere else is none: the token goes nowhere else."""
+        try:
+            link = urljoin(str(response.url), response.links["next"]["url"])
+        except (KeyError, ValueError):
+            return ""
+        return link.removeprefix(self._base) if link.startswith(f"{self._base}/") else ""
 
     def _date(self, response: httpx2.Response) -> float:
         try:
             return parsedate_to_datetime(response.headers["date"]).timestamp()
         except (KeyError, ValueError, TypeError):
             return self._now()
+
+
+def _check_limit(request: _Request, response: httpx2.Response, value: Any, date: float) -> None:
+    """Raise Limited if this answer is one, in whichever of its forms."""
+    status, headers = response.status_code, response.headers
+    says_so = isinstance(value, dict) and any(word in _message(value).lower() for word in _LIMIT_WORDS)
+    if status == 200 and not says_so:
+        return
+    if status not in (200, 403, 429):
+        return
+    wait_s = _seconds(headers.get("retry-after"), date)
+    if wait_s is None and headers.get("x-ratelimit-remaining") == "0":
+        reset = _number(headers.get("x-ratelimit-reset"))
+        wait_s = None if reset is None else reset - date + 1
+    if wait_s is None and (says_so or status == 429):
+        wait_s = request.clock.guess_s()
+    if wait_s is not None:
+        wait_s = min(max(wait_s, 1.0), _LONGEST_WAIT_S)
+        request.clock.hold(wait_s)
+        raise Limited(f"{request.path}: rate limit ({status})", wait_s)
 
 
 def _decoded(content: bytes) -> Any:
@@ -172,6 +264,23 @@ def _message(value: Any) -> str:
         return ""
     errors = value.get("errors")
     return f"{value.get('message', '')} {json.dumps(errors)[:200] if errors else ''}".strip()[:300]
+
+
+def _validator(response: httpx2.Response) -> str:
+    """What can be sent back as it came; some things that stand between make odd ones."""
+    etag = response.headers.get("etag", "")
+    return etag if etag.isascii() and etag.isprintable() else ""
+
+
+def _seconds(text: str | None, date: float) -> float | None:
+    """A wait that is given in seconds, or as a moment (RFC 9110, section 10.2.3)."""
+    seconds = _number(text)
+    if seconds is not None or text is None:
+        return seconds
+    try:
+        return parsedate_to_datetime(text).timestamp() - date
+    except (ValueError, TypeError, OverflowError):
+        return None
 
 
 def _number(text: str | None) -> float | None:

@@ -1,51 +1,98 @@
 """What a position keeps of one repository, typed: a record of any other shape is no record.
 
-`source.GithubSource` describes it. A half-right one could file items under a wrong name, or hide rows for good.
+A half-right one could file items under a wrong name, or hide rows for good. Times are the server's, in epoch
+seconds where they are numbers. Validators are opaque (`client.Answer.etag`).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
+
+Moment = Annotated[float, Meta(ge=0, le=1e11)]
 
 
-class _Page(Struct):
+class Row(Struct, frozen=True, array_like=True):
+    """One listed item. `updated_at` is a hint that something happened, never the only one."""
+
+    number: int
+    id: str
+    is_pull: bool
+    author: str | None
+    updated_at: str
+
+
+class Asked(Struct, frozen=True):
+    """One page of a list as it was asked for; `size` counts the rows of the answer, also those of another form."""
+
     path: str
     etag: str
-    size: int
-    rows: list[tuple[int, str, bool, str | None]]
+    size: Annotated[int, Meta(ge=0)]
 
 
-class _Stream(Struct):
+class Page(Asked, frozen=True):
+    """One page of the item list."""
+
+    rows: list[Row]
+
+
+class Stream(Struct, frozen=True):
+    """One list of comments of the whole repository: what was asked last, and its newest row's `updated_at`."""
+
     since: str
     path: str
     etag: str
+    newest: str
 
 
-class _Left(Struct):
+class Left(Struct, frozen=True):
+    """An item that ended and is still listened to."""
+
     reason: str
-    at: float
+    at: Moment
     pull: bool
 
+    @property
+    def is_readable(self) -> bool:
+        """False for what has no thread here any more."""
+        return self.reason not in ("deleted", "transferred")
 
-class _Record(Struct):
+
+class Record(Struct, frozen=True):
+    """`hot`: until when a pull request's reviews are asked for in each look. `reviews`: their pages."""
+
     id: int
     name: str
     filed: str
-    pages: list[_Page]
-    excluded: list[int]
-    left: dict[str, _Left]
-    missing: list[int]
-    comment: _Stream | None = None
-    review_comment: _Stream | None = None
+    pages: list[Page] = []
+    excluded: list[int] = []
+    comment: Stream | None = None
+    review_comment: Stream | None = None
+    left: dict[int, Left] = {}
+    missing: list[int] = []
+    hot: dict[int, Moment] = {}
+    reviews: dict[int, list[Asked]] = {}
+
+    def rows(self) -> dict[int, Row]:
+        """What was listed, of every kind, by number."""
+        return {row.number: row for page in self.pages for row in page.rows}
 
 
-def is_record(value: Any) -> bool:
-    """True if all of it has the shape that a look leaves behind."""
+def read_record(value: Any) -> Record | None:
+    """The record that a look left behind; None for anything else."""
     try:
-        msgspec.convert(value, _Record)
+        record = msgspec.convert(value, Record, str_keys=True)
     except msgspec.ValidationError:
-        return False
-    return True
+        return None
+    has_pulls = any(row.is_pull and row.number not in record.excluded for row in record.rows().values())
+    if record.comment is None or (has_pulls and record.review_comment is None):
+        return None  # without its moment a list would be asked from today on
+    return record
+
+
+def write_record(record: Record) -> dict[str, Any]:
+    """The record as JSON has it."""
+    tree: dict[str, Any] = msgspec.to_builtins(record, str_keys=True)
+    return tree

@@ -18,7 +18,10 @@ class Repositories:
         self._path = path
 
     def filed_name(self, host: str, number: int, name: str) -> str:
-        """The name this repository is filed under, and from now on stays filed under. Raises SourceError."""
+        """The name this repository is filed under, and from now on stays filed under. Raises SourceError.
+
+        One that has taken over the name of another, whose items are filed already, is filed as ``<name>@<id>``.
+        """
         try:
             table = read_json_object(self._path)
         except FileNotFoundError:
@@ -32,10 +35,7 @@ class Repositories:
             return str(table[key])
         name = name.lower()
         if any(other == name and known.startswith(f"{host}/") for known, other in table.items()):
-            raise SourceError(
-                f"'{name}' is another repository than the one its items were filed for",
-                f"take the old one out of '{self._path}' once its ledgers are not needed any more",
-            )
+            name = f"{name}@{number}"  # no name on GitHub has this character
         try:
             write_durably(self._path, to_json_bytes({**table, key: name}))
         except OSError as error:

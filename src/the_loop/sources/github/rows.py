@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -34,10 +34,15 @@ class Issue(Struct, frozen=True):
     html_url: str
     created_at: str
     state: str
+    updated_at: str | None = None
     user: User | None = None
     body: str | None = None
     labels: list[Label | str] = []
     pull_request: PullRequest | None = None
+
+    @property
+    def login(self) -> str | None:
+        return _login(self.user)
 
     def has_label(self, name: str) -> bool:
         names = (label if isinstance(label, str) else label.name or "" for label in self.labels)
@@ -53,19 +58,52 @@ class Comment(Struct, frozen=True):
     updated_at: str
     user: User | None = None
     body: str | None = None
-    issue_url: str = ""
-    pull_request_url: str = ""
+    issue_url: str | None = None
+    pull_request_url: str | None = None
+    path: str | None = None  # of a comment on a line
+    line: int | None = None
+
+    @property
+    def about(self) -> Mapping[str, str | int]:
+        """Where in the change it stands, as far as it stands there still."""
+        place = {"path": clean(self.path) if self.path else None, "line": self.line}
+        return {name: value for name, value in place.items() if value is not None}
 
     @property
     def number(self) -> int:
         """The item's number; 0 where the url does not end in one."""
-        found = _NUMBER.search(self.issue_url or self.pull_request_url)
+        found = _NUMBER.search(self.issue_url or self.pull_request_url or "")
         return int(found[1]) if found else 0
+
+
+class Review(Struct, frozen=True):
+    """A row of `/pulls/{n}/reviews`."""
+
+    id: int
+    html_url: str
+    state: str
+    submitted_at: str | None = None
+    user: User | None = None
+    body: str | None = None
+
+    @property
+    def created_at(self) -> str:
+        return self.submitted_at or ""
+
+    @property
+    def about(self) -> Mapping[str, str | int]:
+        return {"verdict": clean(self.state).lower()}
+
+    @property
+    def says_something(self) -> bool:
+        """False for a draft, and for what only holds together comments on lines."""
+        return self.state != "PENDING" and (self.state != "COMMENTED" or bool((self.body or "").strip()))
 
 
 class Repository(Struct, frozen=True):
     id: int
     full_name: str
+    has_issues: bool | None = None  # False while an administrator has turned them off
 
 
 T = TypeVar("T", bound=Struct)
@@ -101,28 +139,33 @@ def to_item(ref: str, issue: Issue) -> WorkItem:
         url=clean(issue.html_url),
         title=clean(issue.title),
         body=body,
-        author=_login(issue.user),
+        author=issue.login,
         created_at=clean(issue.created_at),
         truncated=truncated,
     )
 
 
 def to_entries(rows: Iterable[Comment], kind: Kind) -> list[Entry]:
-    entries = []
-    for row in rows:
-        body, truncated = _bounded(row.body)
-        entries.append(
-            Entry(
-                kind=kind,
-                id=str(row.id),
-                author=_login(row.user),
-                body=body,
-                url=clean(row.html_url),
-                created_at=clean(row.created_at),
-                truncated=truncated,
-            )
-        )
-    return entries
+    return [_to_entry(row, kind) for row in rows]
+
+
+def to_reviews(rows: Iterable[Review]) -> list[Entry]:
+    """The reviews that say something."""
+    return [_to_entry(row, Kind.REVIEW) for row in rows if row.says_something]
+
+
+def _to_entry(row: Comment | Review, kind: Kind) -> Entry:
+    body, truncated = _bounded(row.body)
+    return Entry(
+        kind=kind,
+        id=str(row.id),
+        author=_login(row.user),
+        body=body,
+        url=clean(row.html_url),
+        created_at=clean(row.created_at),
+        truncated=truncated,
+        about=row.about,
+    )
 
 
 def _login(user: User | None) -> str | None:

@@ -1,18 +1,22 @@
 """Walking lists that change while they are read.
 
-An answer of several pages counts only if every page but the last, asked again after the walk, is unchanged: a row
+An answer of several pages counts only if every page but the last, asked again after the walk, is the same: a row
 that goes meanwhile shifts another over a page edge, and nothing later would bring that one back. (Asking page 1 alone
 again sees a row that came, not one that went from page 2.) These second questions are 304s and cost no points.
+
+A page's successor is the one it links to. A full page that links to none is followed by its number all the same: an
+unchanged answer carries no links, and a list of exactly so many rows may have grown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from the_loop.sources.base import SourceError
 from the_loop.sources.github.client import Answer, Client
+from the_loop.sources.github.record import Asked
 
 PAGE: Final = 100
 _WALKS: Final = 3
@@ -21,12 +25,18 @@ _LONGEST: Final = 1000  # pages
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """All rows of a list, as raw JSON. `etag` is page 1's, `date` its time at the server (epoch seconds)."""
+    """All rows of a list, as raw JSON, and the pages they came from."""
 
     rows: list[Any]
-    etag: str
-    date: float
-    moved: str = ""
+    pages: list[Asked]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One page as it was asked for, and as it answered."""
+
+    asked: Asked
+    answer: Answer
 
 
 async def walk(client: Client, path: str, etag: str = "") -> Walk | None:
@@ -35,44 +45,52 @@ async def walk(client: Client, path: str, etag: str = "") -> Walk | None:
     Raises SourceError, also where the list changed under three walks in a row or is not there.
     """
     for _ in range(_WALKS):
-        pages = await _pages(client, path, etag)
-        if pages[0].is_unchanged:
+        parts = await _pages(client, path, [Asked(path, etag, 0)])
+        if parts[0].answer.is_unchanged:
             return None
-        if await _are_unchanged(client, path, pages[:-1]):
-            rows = [row for page in pages for row in page.value]
-            return Walk(rows, pages[0].etag, pages[0].date, pages[0].moved)
+        if await _are_unchanged(client, parts[:-1]):
+            rows = [row for part in parts for row in part.answer.value]
+            return Walk(rows, [part.asked for part in parts])
         etag = ""
     raise SourceError(f"{path}: changed under {_WALKS} walks in a row")
 
 
-async def listing_pages(client: Client, path: str, known: Sequence[Mapping[str, Any]]) -> list[Answer]:
-    """The pages of the item list; an unchanged one comes back as 304, to be filled from what is known of it.
+async def validated_pages(client: Client, path: str, known: Sequence[Asked]) -> list[Part]:
+    """Each page of a list with its own validator; an unchanged one comes back as 304, without its rows.
 
-    `known` has each page's `path`, `etag` and `size`. Pages are asked for until one is not full.
+    `known` is what was asked last. A row that slips over a page edge meanwhile makes the page it came from another
+    one, so the next look sees it. Raises SourceError.
     """
-    pages: list[Answer] = []
-    for number in range(1, _LONGEST):
-        here = page_path(path, number)
-        before = known[number - 1] if len(known) >= number and known[number - 1].get("path") == here else {}
-        answer = await _page(client, here, str(before.get("etag", "")))
-        pages.append(answer)
-        size = int(before["size"]) if answer.is_unchanged else len(answer.value)
-        if size < PAGE:
-            return pages
-    raise SourceError(f"{path}: more than {_LONGEST} pages")
+    return await _pages(client, path, known, goes_on=True)
 
 
-def page_path(path: str, number: int) -> str:
-    return path if number == 1 else f"{path}&page={number}"
-
-
-async def _pages(client: Client, path: str, etag: str) -> list[Answer]:
-    pages = [await _page(client, path, etag)]
-    while not pages[-1].is_unchanged and len(pages[-1].value) >= PAGE:
-        if len(pages) >= _LONGEST:
+async def _pages(client: Client, path: str, known: Sequence[Asked], *, goes_on: bool = False) -> list[Part]:
+    """The pages from `path` on; those behind an unchanged one only if it `goes_on`."""
+    parts: list[Part] = []
+    here, asked = path, set[str]()
+    while here:
+        asked.add(here)
+        if len(asked) > _LONGEST:
             raise SourceError(f"{path}: more than {_LONGEST} pages")
-        pages.append(await _page(client, page_path(path, len(pages) + 1), ""))
-    return pages
+        before = known[len(parts)] if len(parts) < len(known) and known[len(parts)].path == here else None
+        answer = await _page(client, here, before.etag if before else "")
+        size = before.size if answer.is_unchanged and before else len(answer.value)
+        parts.append(Part(Asked(here, answer.etag or (before.etag if before else ""), size), answer))
+        if answer.is_unchanged and not goes_on:
+            break
+        here = _successor(path, parts, known)
+        if here in asked:
+            raise SourceError(f"{path}: its pages link in a circle")
+    return parts
+
+
+def _successor(path: str, parts: Sequence[Part], known: Sequence[Asked]) -> str:
+    last = parts[-1]
+    if last.answer.next:
+        return last.answer.next
+    if last.answer.is_unchanged and len(known) > len(parts):
+        return known[len(parts)].path
+    return f"{path}&page={len(parts) + 1}" if last.asked.size >= PAGE else ""
 
 
 async def _page(client: Client, path: str, etag: str) -> Answer:
@@ -86,8 +104,10 @@ async def _page(client: Client, path: str, etag: str) -> Answer:
     return answer
 
 
-async def _are_unchanged(client: Client, path: str, pages: list[Answer]) -> bool:
-    for number, page in enumerate(pages, 1):
-        if not page.etag or not (await client.get(page_path(path, number), page.etag)).is_unchanged:
+async def _are_unchanged(client: Client, parts: Sequence[Part]) -> bool:
+    for part in parts:
+        again = await _page(client, part.asked.path, part.answer.etag)
+        # what stands between may have taken the validator away: then the rows themselves are compared
+        if not again.is_unchanged and again.value != part.answer.value:
             return False
     return True

@@ -1,0 +1,79 @@
+"""What became of the items that are not listed any more: each is asked about by itself, and "no answer" ends nobody."""
+
+from __future__ import annotations
+
+from the_loop.config import GithubSection
+from the_loop.sources.base import Known, Limited, SourceError
+from the_loop.sources.github.client import Client
+from the_loop.sources.github.identity import AnotherRepository, confirm, is_elsewhere
+from the_loop.sources.github.look import SWEEP, Look
+from the_loop.sources.github.record import Left
+from the_loop.sources.github.rows import Issue, one
+
+
+async def ask_about_missing(client: Client, section: GithubSection, look: Look) -> None:
+    """Fill in who left, who lost the label, and who could not be found. Raises Limited and AnotherRepository."""
+    for number, known in look.known.items():
+        if not known.is_open or number in look.rows:
+            continue
+        left = look.old.left.get(number)
+        if left is None and _is_due(look, number, known):
+            left = await _ask(client, section, look, number)
+        if left is not None:
+            look.left[number] = Left(left.reason, min(left.at, look.now), left.pull)
+
+
+def _is_due(look: Look, number: int, known: Known) -> bool:
+    """An item without its label is asked about now and then; any other, and one that was not found, at once."""
+    return not known.is_away or number % SWEEP == look.turn % SWEEP or number in look.old.missing
+
+
+async def _ask(client: Client, section: GithubSection, look: Look, number: int) -> Left | None:
+    """A record if the item ended; None for anything else."""
+    before = look.old.rows().get(number)
+    is_pull = before is not None and before.is_pull
+    try:
+        issue, reason = await _find(client, look, number, is_pull=is_pull)
+    except (Limited, AnotherRepository):
+        raise
+    except SourceError as fault:
+        look.faults.append(fault)  # could not find out: nothing changes, and it is shown
+        return None
+    if issue is not None:
+        is_pull = issue.pull_request is not None
+        reason = _reason(issue)
+        if not reason and not issue.has_label(section.label):
+            look.away.append(number)
+    return Left(reason, look.now, is_pull) if reason else None
+
+
+async def _find(client: Client, look: Look, number: int, *, is_pull: bool) -> tuple[Issue | None, str]:
+    """The item as it is, or why there is none; neither where nobody can tell yet."""
+    path = f"/repos/{look.name}/issues/{number}"
+    answer = await client.get(path)
+    if await is_elsewhere(client, answer, look.old.id, look.name):
+        return None, "transferred"
+    if answer.status in (404, 410):
+        repository = await confirm(client, look)
+        if not is_pull and repository.has_issues is False:
+            raise SourceError("its issues are turned off", "nothing ends; turn them on, or take it out of `repos`")
+        return None, "deleted" if answer.status == 410 else _is_deleted(look, number)
+    issue = one(answer.value, Issue, path)
+    if look.known[number].id not in ("", issue.node_id):
+        await confirm(client, look)
+        raise SourceError(f"{path} is another item than the one known by this number")
+    return issue, ""
+
+
+def _reason(issue: Issue) -> str:
+    if issue.state == "open":
+        return ""
+    return "merged" if issue.pull_request and issue.pull_request.merged_at else "closed"
+
+
+def _is_deleted(look: Look, number: int) -> str:
+    """404 means deleted when its repository answers with the same token, and two looks in a row said so."""
+    if number in look.old.missing:
+        return "deleted"
+    look.missing.append(number)
+    return ""

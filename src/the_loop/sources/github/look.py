@@ -1,0 +1,87 @@
+"""One repository in one look: what was found so far, what the position will say of it, and what the core is told.
+
+`listing`, `streams`, `departures` and `reviews` each fill in their part, in this order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from the_loop.model import Entry, Kind, Presence, WorkItem
+from the_loop.sources.base import Known, Sighting, SourceError
+from the_loop.sources.github.record import Asked, Left, Page, Record, Row, Stream
+
+SWEEP: Final = 30  # what only a question of its own can tell is asked every so many looks
+
+
+@dataclass(slots=True)
+class Look:
+    """`old` is the position it began with; times are the server's (`now`: epoch seconds)."""
+
+    old: Record
+    prefix: str  # of its items' refs
+    turn: int  # the number of this look, for what is asked every SWEEP looks
+    known: Mapping[int, Known]  # what the ledgers say, by number
+    name: str  # its present one
+    kept: Mapping[int, WorkItem] = field(default_factory=dict)  # whole items of an earlier look, not taken up yet
+    heard: Mapping[int, list[Asked]] = field(default_factory=dict)  # reviews that were read with a thread since
+    now: float = 0.0
+    pages: list[Page] = field(default_factory=list)
+    rows: dict[int, Row] = field(default_factory=dict)  # all that the listing shows
+    fresh: dict[int, WorkItem] = field(default_factory=dict)  # of pages that changed: the items whole
+    listed: dict[int, WorkItem] = field(default_factory=dict)  # of monitored kinds, in order
+    excluded: list[int] = field(default_factory=list)
+    streams: dict[Kind, Stream | None] = field(default_factory=dict)
+    entries: dict[int, list[Entry]] = field(default_factory=dict)
+    stirred: set[int] = field(default_factory=set)  # pull requests with news that may come with a review
+    left: dict[int, Left] = field(default_factory=dict)
+    away: list[int] = field(default_factory=list)
+    missing: list[int] = field(default_factory=list)
+    hot: dict[int, float] = field(default_factory=dict)
+    reviews: dict[int, list[Asked]] = field(default_factory=dict)
+    faults: list[SourceError] = field(default_factory=list)
+    is_unsure: bool = False  # nobody knows since when rows are missing
+    is_doubtful: bool = False  # rows may be of another repository
+
+    def ref(self, number: int) -> str:
+        return f"{self.prefix}#{number}"
+
+    @property
+    def pulls(self) -> list[int]:
+        """The monitored pull requests, in the order of the listing."""
+        return [number for number in self.listed if self.rows[number].is_pull]
+
+    def add(self, number: int, entries: Iterable[Entry]) -> None:
+        self.entries.setdefault(number, []).extend(entries)
+
+    def record(self) -> Record:
+        """The position after this look."""
+        return Record(
+            id=self.old.id,
+            name=self.name,
+            filed=self.old.filed,
+            pages=self.pages,
+            excluded=self.excluded,
+            comment=self.streams.get(Kind.COMMENT, self.old.comment),
+            review_comment=self.streams.get(Kind.REVIEW_COMMENT, self.old.review_comment),
+            left=self.left,
+            missing=self.missing,
+            hot=self.hot,
+            reviews=self.reviews,
+        )
+
+    def sightings(self, linger_s: float) -> Iterator[Sighting]:
+        """What the core is told, item by item."""
+        before = self.old.rows().keys() - set(self.old.excluded)
+        for number, item in self.listed.items():
+            # whoever was not in the last listing may have been written on since: those rows were nobody's
+            rows = self.entries.get(number, ())
+            is_owed = self.is_unsure or number not in before
+            yield Sighting(item.ref, Presence.LISTED, item, rows=rows, is_owed=is_owed)
+        for number in self.away:
+            yield Sighting(self.ref(number), Presence.AWAY)
+        for number, left in self.left.items():
+            presence = Presence.GONE if self.now - left.at >= linger_s else Presence.LEFT
+            yield Sighting(self.ref(number), presence, reason=left.reason, rows=self.entries.get(number, ()))

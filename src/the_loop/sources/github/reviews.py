@@ -1,0 +1,57 @@
+"""Reviews of pull requests: there is no list of a whole repository's, so each pull request is asked for its own.
+
+Asked are those that are *hot*: their row changed, a comment on a line is new, or they left a short while ago; and
+in each look one in thirty of the others, since a review need not move anything else. All pages of a list are asked
+for with their validators: a review that was pending appears among older ones, on any page.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from the_loop.sources.base import Limited, SourceError
+from the_loop.sources.github.client import Client
+from the_loop.sources.github.look import SWEEP, Look
+from the_loop.sources.github.rows import Review, many, to_reviews
+from the_loop.sources.github.walk import PAGE, validated_pages
+
+HOT_S: Final = 180.0  # for so long the answers of different servers may differ in age
+
+
+async def read_reviews(client: Client, look: Look) -> None:
+    """New reviews of the pull requests whose turn it is. Raises Limited; any other fault costs that one only."""
+    here = {number for number in look.pulls if number in look.known}
+    ended = {number for number, left in look.left.items() if left.pull and left.is_readable}
+    hot = {number: min(until, look.now + HOT_S) for number, until in look.old.hot.items() if until > look.now}
+    hot |= dict.fromkeys(look.stirred, look.now + HOT_S)
+    look.hot = {number: until for number, until in hot.items() if number in here}
+    read = {**look.old.reviews, **look.heard}
+    look.reviews = {number: pages for number, pages in read.items() if number in here | ended}
+    for number in sorted(look.hot.keys() | (ended & look.known.keys()) | _swept(look, here)):
+        try:
+            await _read(client, look, number)
+        except Limited:
+            raise
+        except SourceError as fault:
+            look.faults.append(fault)
+            if number in here:
+                look.hot[number] = look.now + HOT_S  # its turn comes again with the next look
+
+
+def _swept(look: Look, here: set[int]) -> set[int]:
+    """Every thirtieth, by place in the listing, so that each look asks equally many.
+
+    Those behind one that left move up, some of them past their turn: a look in which items left takes these too.
+    """
+    gone = sum(number not in look.rows for number in look.old.rows())
+    turns = {(look.turn - back) % SWEEP for back in range(min(gone, SWEEP - 1) + 1)}
+    return {number for place, number in enumerate(sorted(here)) if place % SWEEP in turns}
+
+
+async def _read(client: Client, look: Look, number: int) -> None:
+    path = f"/repos/{look.name}/pulls/{number}/reviews?per_page={PAGE}"
+    parts = await validated_pages(client, path, look.reviews.get(number, ()))
+    for part in parts:
+        if not part.answer.is_unchanged:
+            look.add(number, to_reviews(many(part.answer.value, Review, path)))
+    look.reviews[number] = [part.asked for part in parts]

@@ -1,0 +1,60 @@
+"""The comments of a whole repository since a moment: one list of conversations, one of comments on lines."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+from the_loop.model import Kind
+from the_loop.sources.github.client import Client
+from the_loop.sources.github.look import Look
+from the_loop.sources.github.record import Stream
+from the_loop.sources.github.rows import Comment, many, to_entries
+from the_loop.sources.github.walk import PAGE, walk
+
+OVERLAP_S: Final = 120  # how far before the newest row a list is asked again: late rows, whole seconds, lag
+ADVANCE_AT: Final = 50  # rows; a moved `since` is a new address, and the first answer there is never a 304
+PLACES: Final = {Kind.COMMENT: "issues/comments", Kind.REVIEW_COMMENT: "pulls/comments"}
+
+
+async def read_streams(client: Client, look: Look) -> None:
+    """The rows of both lists, for whichever item they are of. Raises SourceError."""
+    await _read(client, look, Kind.COMMENT, look.old.comment)
+    if look.pulls:
+        await _read(client, look, Kind.REVIEW_COMMENT, look.old.review_comment)
+
+
+async def _read(client: Client, look: Look, kind: Kind, old: Stream | None) -> None:
+    since = old.since if old else whole_second(look.now - OVERLAP_S)
+    if since > whole_second(look.now):
+        # some answer was dated wrongly, now or then: nobody knows what passed since, so everything is read again
+        look.is_unsure = True
+        since = whole_second(look.now - OVERLAP_S)
+    path = f"/repos/{look.name}/{PLACES[kind]}?sort=updated&direction=desc&since={since}&per_page={PAGE}"
+    answer = await walk(client, path, old.etag if old and old.path == path else "")
+    if answer is None:
+        return
+    rows = many(answer.rows, Comment, path)
+    late = _earlier(old.newest) if old else ""
+    for row, entry in zip(rows, to_entries(rows, kind), strict=True):
+        look.add(row.number, [entry])
+        if row.number in look.old.left and old and row.updated_at > old.newest:
+            look.is_doubtful = True
+        if kind is Kind.REVIEW_COMMENT and row.updated_at >= late:
+            look.stirred.add(row.number)
+    newest = min(max((row.updated_at for row in rows), default=""), whole_second(look.now))
+    if len(rows) >= ADVANCE_AT:
+        since = max(since, min(_earlier(newest), whole_second(look.now - OVERLAP_S)))
+    look.streams[kind] = Stream(since, path, answer.pages[0].etag, newest)
+
+
+def whole_second(epoch_s: float) -> str:
+    return datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _earlier(moment: str) -> str:
+    """The moment less the overlap; nothing for what is no moment."""
+    try:
+        return whole_second(datetime.fromisoformat(moment).timestamp() - OVERLAP_S)
+    except (ValueError, OverflowError):
+        return ""
