@@ -4,15 +4,16 @@ SHELL := /bin/bash
 PYTHON ?= /usr/bin/python3
 VENV ?= .venv
 PREFIX ?= /usr/local
+CONTRACT := .contract
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install -qq --disable-pip-version-check
 RUN_PACKAGES := python3 python3-venv python3-dev gcc pkg-config libsystemd-dev
 TEST_PACKAGES := $(RUN_PACKAGES) strace procps util-linux locales systemd dbus dbus-user-session libpam-systemd passwd
 .NOTPARALLEL:
-.PHONY: help run test check bench install clean
+.PHONY: help run test test-contract check bench install clean
 
 help: ## list these targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
 
 run: $(VENV)/.run ## show the poller at its main job, on its built-in defaults
 	@$(BIN)/python scripts/demo.py
@@ -20,18 +21,21 @@ run: $(VENV)/.run ## show the poller at its main job, on its built-in defaults
 test: $(VENV)/.dev ## run all tests; ARGS="-k name" narrows them
 	@$(BIN)/pytest -n 4 --dist=loadscope $(ARGS)
 
+test-contract: $(VENV)/.dev $(CONTRACT)/.fetched ## hold our GitHub fake and client against what others published of GitHub
+	@$(BIN)/pytest tests/published $(ARGS)
+
 check: $(VENV)/.dev ## lint, formatting, types and the quick tests
 	@$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
 	@$(BIN)/pytest -n 4 --dist=loadscope -m "not crash and not slow and not systemd" $(ARGS)
 
 bench: $(VENV)/.dev ## measure what the README claims
-	@$(BIN)/python benchmarks/replay.py && $(BIN)/python benchmarks/systemd.py
+	@$(BIN)/python benchmarks/replay.py && $(BIN)/python benchmarks/scale.py && $(BIN)/python benchmarks/systemd.py
 
 install: ## put units, catalog, sysusers.d and tmpfiles.d below DESTDIR, for a command in PREFIX/bin
 	@PYTHONPATH=src $(PYTHON) scripts/install_files.py "$(DESTDIR)" "$(PREFIX)"
 
 clean: ## remove whatever the targets above made
-	@rm -rf $(VENV) .*_cache .hypothesis .coverage* build dist src/*.egg-info
+	@rm -rf $(VENV) $(CONTRACT) .*_cache .hypothesis .coverage* build dist src/*.egg-info
 	@find src tests scripts -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 # $(call set_up,DEBIAN PACKAGES,REQUIREMENTS FILE)
@@ -51,3 +55,7 @@ $(VENV)/.run: requirements.txt pyproject.toml
 
 $(VENV)/.dev: requirements-dev.txt pyproject.toml  # a superset of requirements.txt
 	$(call set_up,$(TEST_PACKAGES),$<)
+
+$(CONTRACT)/.fetched: scripts/contract-files tests/published/package.json tests/published/package-lock.json
+	@scripts/contract-files $(CONTRACT)
+	@touch $@

@@ -60,7 +60,7 @@ class GithubSection(SourceSection, frozen=True, kw_only=True):
     repos: Annotated[tuple[RepoName, ...], Meta(min_length=1)]
     label: Annotated[str, Meta(pattern=r"^[^,]+$", max_length=100)]  # GitHub takes a comma for "and"
     monitor: Monitor = Monitor()
-    api_url: Annotated[str, Meta(pattern=r"^https?://[^\s/?#]+(/[^\s?#]*)?$")] = "https://api.github.com"
+    api_url: Annotated[str, Meta(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")] = "https://api.github.com"
     credential: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$")] | None = None
     token_file: str | None = None
     api_version: Annotated[str, Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")] = GITHUB_API_VERSION

@@ -19,6 +19,7 @@ from the_loop.dispatcher import Dispatcher
 from the_loop.guards import Rules
 from the_loop.ledger import Ledger, Phase, Standing
 from the_loop.model import Note, Presence, explain, timestamp
+from the_loop.notices import Notices
 from the_loop.outbox import Outbox
 from the_loop.positions import Position, Wait, write_position
 from the_loop.sources.base import Known, Limited, Listing, Sighting, Source, SourceError
@@ -109,6 +110,7 @@ class Cycle:
         self._dispatcher = dispatcher
         self._tell = tell
         self._now = now
+        self._notices = Notices(archive, tell, now)
 
     async def run(self, watched: Watched, interval_s: float) -> int:
         """Look at this source and take up what is new. Never raises but when cancelled."""
@@ -128,6 +130,7 @@ class Cycle:
         errors, owed = await self._visit_all(watched, listing)
         self._succeed(watched, listing)
         self._move_on(watched, Position(dict(listing.position), frozenset(owed), self._wait_of(watched)))
+        errors += await self._tell_give_ups(watched)
         return errors + len(listing.faults)
 
     def offer_pending(self, watched: Watched) -> None:
@@ -144,6 +147,15 @@ class Cycle:
         except OSError as error:
             self._tell(Note("item.failed", {"ref": ref, "reason": explain(error)}))
 
+    async def _tell_give_ups(self, watched: Watched) -> int:
+        if not self._outbox.policy.reports_give_ups or watched.wait_left_s(self._monotonic()) > 0:
+            return 0
+        try:
+            return await self._notices.send(watched.source)
+        except Limited as limit:
+            self._wait(watched, limit)
+            return 1
+
     # --- items ---
 
     async def _visit_all(self, watched: Watched, listing: Listing) -> tuple[int, set[str]]:
@@ -151,7 +163,6 @@ class Cycle:
         budget = _Budget(first_sights=0) if listing.is_short else _Budget()
         errors = 0
         for sighting in listing.sightings:
-            await asyncio.sleep(0)  # where a stop takes hold: between items, with the last one on disk
             try:
                 await self._visit(watched, sighting, owed, budget)
             except HeldItem:
@@ -191,6 +202,7 @@ class Cycle:
         if view.thread is not None:
             owed.discard(ref)
         self._dispatcher.offer(ref)
+        await asyncio.sleep(0)  # where a stop takes hold: between items, with the last one on disk
 
     def _view(self, ledger: Ledger | None, sighting: Sighting) -> View:
         spawn = None if ledger is None else ledger.poll.pending.get(ledger.spawn_key)
@@ -278,7 +290,9 @@ class Cycle:
 
     def _say_error(self, watched: Watched, error: str) -> None:
         if error != watched.error:
-            self._tell(Note("source.failed", {"source": watched.source.name, "reason": error}))
+            good_at = watched.last_good_at
+            fields = {"source": watched.source.name, "reason": error}
+            self._tell(Note("source.failed", {**fields, "lastGoodAt": good_at and timestamp(good_at)}))
         watched.error = error
 
     def _move_on(self, watched: Watched, position: Position) -> None:

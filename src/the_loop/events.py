@@ -52,6 +52,8 @@ CATALOG: Final[Mapping[str, Form]] = {
     "poll.comment_failed": Form(WARNING, "refused {deliveryId} (attempt {attempt}): {reason}{suffix}"),
     "poll.comment_held": Form(WARNING, "holding {deliveryId}, nobody can tell whether it arrived: {reason}"),
     "poll.spawn_failed": Form(WARNING, "refused {deliveryId} (attempt {attempt}): {reason}{suffix}"),
+    "poll.give_up_told": Form(INFO, "told on {ref} that {deliveryId} was given up"),
+    "poll.give_up_untold": Form(WARNING, "cannot tell on {ref} that {deliveryId} was given up: {reason}"),
     "poll.rearmed": Form(NOTICE, "trying {deliveryId} again: {reason}"),
     "poll.attempts_released": Form(INFO, "put {count} events back, their budgets unchanged"),
     "poll.edited": Form(INFO, "not delivered again, {deliveryId} was {reason}"),
@@ -122,6 +124,8 @@ def compose(note: Note, now: float) -> dict[str, Any]:
     if key is not None and "ref" in fields:
         fields.setdefault("deliveryId", delivery_id(fields["ref"], key))
     suffix = ", interrupted" if fields.get("interrupted") else ""
+    if fields.get("errors"):
+        suffix += f", the last good one at {fields.get('lastGoodCycleAt', 'no time')}"
     if fields.get("willRetry") is False:
         suffix = f"; given up, `the-loop ledger retry {fields.get('ref')}` tries it again"
     message = form.sentence.format_map(_Blank({**fields, "suffix": suffix}))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from the_loop.archive import Archive
 from the_loop.cycle import Watched
 from the_loop.ledger import Standing
-from the_loop.model import timestamp
+from the_loop.model import span, timestamp
 from the_loop.processes import Identity
 from the_loop.state import StateRoot, read_json_object, replace_file, to_json_bytes
 
@@ -32,9 +33,19 @@ class Health:
         self._since = timestamp(now())
         self._began = (now(), time.monotonic())
         before = read_heartbeat(root)
+        self._good_before = {str(one.get("name")): _epoch(one.get("lastGoodAt")) for one in before.get("sources", [])}
         last, good = before.get("lastCycle"), before.get("lastGoodCycleAt")
         self._last: dict[str, Any] | None = last if isinstance(last, dict) else None
         self._last_good_at = good if isinstance(good, str) else None
+
+    def last_good_at(self, source: str) -> float | None:
+        """When an earlier life last read this source, epoch seconds."""
+        return self._good_before.get(source)
+
+    @property
+    def last_good_cycle_at(self) -> str | None:
+        """When a cycle last read every source, ISO 8601."""
+        return self._last_good_at
 
     def cycle_begins(self) -> None:
         self._began = (self._now(), time.monotonic())
@@ -84,13 +95,17 @@ class Health:
             with contextlib.suppress(OSError):
                 replace_file(self._root.heartbeat, content, sync=False)
 
-    def status(self, watched: Iterable[Watched]) -> str:
-        """One line for `systemctl status`."""
-        last = self._last
-        failing = [one.source.name for one in watched if one.error]
-        text = "first cycle" if last is None else f"{last.get('items')} items, last cycle {last.get('startedAt')}"
-        good = self._last_good_at or "never"
-        return f"{text}, failing: {', '.join(failing)}, last good cycle {good}" if failing else text
+    def status(self, watched: Sequence[Watched]) -> str:
+        """One line for `systemctl status`: how far it is, and what fails since when."""
+        last, now = self._last, self._now()
+        parts = ["first cycle" if last is None else f"{last.get('items')} items, last cycle {last.get('startedAt')}"]
+        if owed := sum(len(one.position.owed) for one in watched):
+            parts.append(f"{owed} of them still to be read")
+        for one in watched:
+            if one.error:
+                age = "never" if one.last_good_at is None else f"{span(now - one.last_good_at)} ago"
+                parts.append(f"{one.source.name} last good {age}: {one.error}")
+        return ", ".join(parts)
 
 
 def queue_counts(archive: Archive) -> dict[str, int]:
@@ -110,10 +125,18 @@ def source_status(watched: Watched, now: float) -> dict[str, Any]:
         "provider": watched.source.provider,
         "state": watched.state(time.monotonic()),
         "items": watched.items,
+        "owed": len(watched.position.owed),
         "lastGoodAt": None if watched.last_good_at is None else timestamp(watched.last_good_at),
         "error": watched.error or None,
         "waitingUntil": timestamp(now + wait_s) if wait_s > 0 else None,
     }
+
+
+def _epoch(moment: Any) -> float | None:
+    try:
+        return datetime.fromisoformat(moment).timestamp()
+    except (TypeError, ValueError):
+        return None
 
 
 def left_alone(archive: Archive, watched: Iterable[Watched]) -> list[str]:

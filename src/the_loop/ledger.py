@@ -18,6 +18,7 @@ Unknown keys survive on every level. A record `{"schema", "ref", "held"}` stands
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from enum import StrEnum
@@ -79,6 +80,24 @@ class Standing(StrEnum):
         return self in (Standing.RUNNING, Standing.UNCERTAIN, Standing.HELD)
 
 
+class Notice(StrEnum):
+    """How far the notice is that an event was given up (`polling.reportGiveUps`)."""
+
+    NONE = ""
+    DUE = "due"
+    SENT = "sent"  # it may be there
+    TOLD = "told"
+    REFUSED = "refused"  # it may not be written
+
+
+NOTICES: Final[Mapping[Notice, frozenset[Notice]]] = {
+    Notice.NONE: frozenset({Notice.DUE}),
+    Notice.DUE: frozenset({Notice.SENT}),
+    Notice.SENT: frozenset({Notice.DUE, Notice.TOLD, Notice.REFUSED}),
+    Notice.TOLD: frozenset(),  # once, however often it is given up
+    Notice.REFUSED: frozenset(),
+}
+
 _OUTCOMES: Final = frozenset(
     {Standing.REFUSED, Standing.LATER, Standing.UNCERTAIN, Standing.HELD, Standing.GAVE_UP, Standing.QUEUED}
 )
@@ -109,6 +128,8 @@ class Pending(Struct, frozen=True, rename="camel", omit_defaults=True):
     carries: tuple[str, ...] = ()  # what a spawn settles with it
     pause: float = 0.0  # the wait that was set
     retry_at: float = 0.0  # when it is over; never further off than `pause`
+    notice: Notice = Notice.NONE
+    notice_at: float = 0.0  # when it was sent
     extra: dict[str, Any] = {}
 
     @property
@@ -269,9 +290,11 @@ def count_refusal(ledger: Ledger, key: str) -> Ledger:
     return move(ledger, key, ledger.poll.pending[key].state, attempt=attempts + 1)
 
 
-def give_up(ledger: Ledger, key: str, version: str) -> Ledger:
-    """This version tried often enough."""
+def give_up(ledger: Ledger, key: str, version: str, *, reports: bool = False) -> Ledger:
+    """This version tried often enough; with `reports` a notice is due, if none ever was."""
     ledger = move(ledger, key, Standing.GAVE_UP)
+    if reports and ledger.poll.pending[key].notice is Notice.NONE:
+        ledger = note_notice(ledger, key, Notice.DUE, 0.0)
     if is_spawn(key):
         versions = (*ledger.poll.spawn.gave_up, version)
         return change(ledger, spawn=msgspec.structs.replace(ledger.poll.spawn, gave_up=versions))
@@ -288,6 +311,15 @@ def rearm(ledger: Ledger, key: str) -> Ledger:
         ledger = change(ledger, comment_attempts=attempts)
     state = Standing.RELEASED if is_spawn(key) else Standing.QUEUED
     return move(ledger, key, state, attempt=1, unknown=0, pause=0.0, retry_at=0.0)
+
+
+def note_notice(ledger: Ledger, key: str, notice: Notice, now: float) -> Ledger:
+    """How far the notice about this event is; raises ValueError for a change that is not in the table."""
+    entry = ledger.poll.pending[key]
+    if notice not in NOTICES[entry.notice]:
+        raise ValueError(f"{ledger.ref}/{key}: no way from notice {entry.notice!r} to {notice!r}")
+    at = now if notice is Notice.SENT else entry.notice_at
+    return move(ledger, key, entry.state, notice=notice, notice_at=at)
 
 
 def versions_that_gave_up(ledger: Ledger, key: str) -> tuple[str, ...]:
@@ -356,9 +388,14 @@ def _ledger(tree: dict[str, Any]) -> Ledger:
 
 def _known(tree: Mapping[str, Any], kind: type[Struct]) -> dict[str, Any]:
     """The keys that `kind` has, and under `extra` all others."""
-    names = set(kind.__struct_encode_fields__) - {"extra"}
+    names = _names(kind)
     known = {key: value for key, value in tree.items() if key in names}
     return {**known, "extra": {key: value for key, value in tree.items() if key not in names}}
+
+
+@functools.cache
+def _names(kind: type[Struct]) -> frozenset[str]:
+    return frozenset(kind.__struct_encode_fields__) - {"extra"}
 
 
 def _built(value: Struct) -> dict[str, Any]:

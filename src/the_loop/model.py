@@ -58,6 +58,14 @@ def timestamp(epoch_s: float) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def span(seconds: float) -> str:
+    """How long that is, in its largest unit: `45 s`, `12 min`, `5 h`, `3 d`."""
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{int(seconds / size)} {unit}"
+    return f"{int(max(seconds, 0.0))} s"
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One comment, review or review comment, as its source tells it. `author` is None when nobody stands for it."""

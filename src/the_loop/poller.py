@@ -8,6 +8,7 @@ READY, cycles, stop.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import random
 import signal
@@ -145,7 +146,10 @@ class Poller:
         self._tell(Note("poller.started", fields))
         self._archive = Archive(setup.root, self._tell, setup.now, guard=self._is_in_charge)
         self._archive.load()
+        gc.freeze()  # thousands of ledgers, none of which the collector has to walk through again
         self._watched = wiring.watch(self._config, setup.root, setup.environ)
+        for watched in self._watched:
+            watched.last_good_at = self._health.last_good_at(watched.source.name)
         self._outbox = Outbox(
             setup.root,
             self._archive,
@@ -264,7 +268,7 @@ class Poller:
         summary = self._health.cycle_ends(
             items=items, delivered=delivered, errors=self._errors, interrupted=self._interrupted
         )
-        self._tell(Note("poll.cycle", summary))
+        self._tell(Note("poll.cycle", {**summary, "lastGoodCycleAt": self._health.last_good_cycle_at}))
 
     def _tell(self, note: Note) -> None:
         """Tell an event, with the source that its item is of."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from the_loop.state import StateRoot, read_json_object, to_json_bytes, write_durably
+from the_loop.state import StateRoot, read_json_object, to_json_line, write_durably
 
 _SCHEMA: Final = 1
 _LATEST: Final = 1e11  # seconds; NaN and infinity are not below it either
@@ -71,4 +71,4 @@ def write_position(root: StateRoot, source: str, position: Position) -> None:
         "owed": sorted(position.owed),
         "wait": {"until": wait.until, "seconds": wait.seconds, "reason": wait.reason} if wait else None,
     }
-    write_durably(root.position(source), to_json_bytes(tree))
+    write_durably(root.position(source), to_json_line(tree))

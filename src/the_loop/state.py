@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import json
 import os
@@ -34,6 +35,7 @@ _LITERAL: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWX
 _FOLDERS: Final = ("portable", "local", "local/deliveries", "local/sources", "local/sessions", "logs")
 
 
+@functools.lru_cache(maxsize=1 << 16)
 def slug(name: str) -> str:
     """A file name for `name`: readable, injective, at most 200 bytes, and without `/`.
 

@@ -33,6 +33,7 @@ class Policy:
     interval_s: float
     holds_uncertain: bool
     version: str
+    reports_give_ups: bool = False
 
 
 def conclude(ledger: Ledger, key: str, outcome: Outcome, policy: Policy, now: float) -> tuple[Ledger, tuple[Note, ...]]:
@@ -85,7 +86,7 @@ def _refused(ledger: Ledger, key: str, reason: str, policy: Policy, now: float) 
     pause = min(_INTERVALS.get(attempts, 15) * policy.interval_s, LONGEST_PAUSE_S)
     ledger = move(ledger, key, Standing.REFUSED, **_next_offer(entry), pause=pause, retry_at=now + pause)
     if gives_up:
-        ledger = give_up(ledger, key, policy.version)
+        ledger = give_up(ledger, key, policy.version, reports=policy.reports_give_ups)
         if entry.kind is Kind.CLOSE:
             ledger = end(ledger, ledger.poll.reason)
     name = "poll.spawn_failed" if is_spawn(key) else "poll.comment_failed"

@@ -80,6 +80,7 @@ def policy(config: Config) -> Policy:
         interval_s=config.polling.interval_seconds,
         holds_uncertain=config.session.on_uncertain == "hold",
         version=__version__,
+        reports_give_ups=config.polling.report_give_ups,
     )
 
 
@@ -163,7 +164,6 @@ def _github(section: GithubSection, site: _Site, position: Position) -> Source:
         client,
         repositories,
         linger_s=site.config.polling.linger_seconds,
-        interval_s=site.config.polling.interval_seconds,
         position=position.value,
     )
 
@@ -180,14 +180,23 @@ def github_token(section: GithubSection, environ: Mapping[str, str]) -> str | No
     elif section.token_file:
         path = Path(section.token_file).expanduser()
     if path is None:
-        return environ.get("GITHUB_TOKEN") or None
+        given = environ.get("GITHUB_TOKEN", "")
+        return _checked_token(given, "$GITHUB_TOKEN") if given else None
     try:
-        token = path.read_text("ascii").strip()
+        token = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         cause = error.strerror if isinstance(error, OSError) else "it is not ASCII"
         raise SourceError(f"cannot read the token in '{path}': {cause}", "make it readable by this user") from error
+    return _checked_token(token, f"'{path}'")
+
+
+def _checked_token(text: str, place: str) -> str:
+    """The token without what stands around it. No message ever quotes it: neither ours nor a library's."""
+    if not text.isascii():
+        raise SourceError(f"cannot read the token in {place}: it is not ASCII")
+    token = text.strip()
     if not token or not token.isprintable() or " " in token:
-        raise SourceError(f"the token in '{path}' is empty or more than one line")
+        raise SourceError(f"the token in {place} is empty or more than one line")
     return token
 
 

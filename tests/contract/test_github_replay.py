@@ -1,24 +1,21 @@
-"""Against a poller that never stopped: crashes at every step, lost positions, and sixty days of real traffic."""
+"""Against a poller that never stopped: crashes at every step, and lost positions."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import importlib.util
 import json
-import sys
 from collections.abc import Iterator
 from itertools import cycle, islice
 from pathlib import Path
 from random import Random
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from support import github_faults as faults
 from support.github_faults import server_error
-from support.github_values import Rules
+from support.github_values import Rules, View
+from support.replay_cost import SWEEP
 from support.world import REPO, Crash, Fuse, World, carried, in_loop, scene
 from the_loop import cycle as cycle_module
 from the_loop import state
@@ -38,32 +35,45 @@ def happen(world: World, number: int) -> None:
         case 1:
             github.comment(REPO, 1)
             github.comment(REPO, 2, "stranger")
-            github.review_comment(REPO, 2)
+            github.review_comment(REPO, 2, review_id=github.review(REPO, 2))  # 1001: holds that comment, says nothing
             github.comment(REPO, 3, body="the-loop start")
         case 2:
             github.unlabel(REPO, 1, "auto")
             github.comment(REPO, 1)
             github.comment(REPO, world.add_issue())
+            github.review(REPO, world.add_issue(pull_request=True), state="APPROVED")
         case 3:
             github.comment(REPO, 1)
             github.comment(REPO, 2)
+            github.review(REPO, 2, state="APPROVED")
+            github.review(REPO, 2, "stranger", "No.", state="CHANGES_REQUESTED")
             github.close(REPO, 3)
+            github.unlabel(REPO, 5, "auto")
         case 4:
             github.label(REPO, 1, "auto")
             github.comment(REPO, 3, body="Last words.")
             github.comment(REPO, 4, body="the-loop stop")
+            github.review(REPO, 5, body="Not yet.", state="CHANGES_REQUESTED")
+            github.review_comment(REPO, 5, review_id=github.review(REPO, 5))
         case 5:
             github.comment(REPO, 1)
             github.close(REPO, 2, merged=True)
+        case 6:
+            github.label(REPO, 5, "auto")
         case 7:
             github.comment(REPO, 2)
+            github.review(REPO, 2, body="Late praise.")
             github.comment(REPO, 4, body="the-loop start")
+        case 8:
+            github.review(REPO, 5, body="Now it is right.")
         case 9:
             github.reopen(REPO, 3)
             github.comment(REPO, 3)
         case 10:
             github.comment(REPO, 3)
             github.delete_issue(REPO, 1)
+            github.review(REPO, 5, state="APPROVED")
+            github.close(REPO, 5, merged=True)
 
 
 async def live(folder: Path, *fuses: Fuse) -> World:
@@ -112,7 +122,8 @@ class TestCrashes:
             *("1/comment:1004", "1/comment:1007", "1/comment:1009", "1/comment:1013", "1/close:1"),
         ]
         assert [name for name in arrived if name.startswith("2/")] == [
-            *("2/spawn:1", "2/comment:1002", "2/review_comment:1001", "2/comment:1010", "2/comment:1014", "2/close:1")
+            *("2/spawn:1", "2/comment:1002", "2/review_comment:1001", "2/review:1003", "2/comment:1010"),
+            *("2/review:1007", "2/comment:1014", "2/close:1"),
         ]
         assert [name for name in arrived if name.startswith("3/")] == [
             *("3/spawn:1", "3/comment:1003", "3/comment:1011", "3/close:1"),
@@ -121,6 +132,16 @@ class TestCrashes:
         assert [name for name in arrived if name.startswith("4/")] == [
             *("4/spawn:1", "4/comment:1008", "4/close:1", "4/spawn:2", "4/comment:1008")
         ]
+        assert [name for name in arrived if name.startswith("5/")] == [
+            *("5/spawn:1", "5/review:1002", "5/review_comment:1002", "5/review:1005"),
+            *("5/review:1008", "5/review:1009", "5/close:1"),
+        ]
+        verdicts = {payload["deliveryId"].partition("#")[2]: payload.get("verdict") for payload in world.received}
+        assert {name: verdict for name, verdict in verdicts.items() if verdict} == {
+            **dict.fromkeys(("2/review:1003", "5/review:1009"), "approved"),
+            **dict.fromkeys(("2/review:1007", "5/review:1008"), "commented"),
+            "5/review:1005": "changes_requested",
+        }
 
     @pytest.mark.crash
     @pytest.mark.parametrize("part", range(4))
@@ -402,150 +423,47 @@ def put(tree: Any, path: Path_, value: Any) -> bool:
     return True
 
 
-class Chaos:
-    """People who write, label and close at random; a GitHub that lags and fails; a poller that is killed."""
-
-    def __init__(self, folder: Path, seed: int) -> None:
-        self.random = Random(seed)
-        self.closed, self.unlabelled = set[int](), set[int]()
-        self.written: dict[int, list[str]] = {}
-        lag_s = self.random.choice((0.0, 5.0, 20.0))
-        rules = Rules(
-            lag_s=lambda _view: self.random.uniform(0, lag_s),
-            since_inclusive=self.random.random() < 0.5,
-            coalesce_s=self.random.choice((0.0, 60.0)),
-            reviews_move_issue=self.random.random() < 0.5,
-        )
-        self.world = scene(folder, rules, interval_s=self.random.choice((25, 60, 300)))
-
-    def act(self) -> None:
-        """One thing that one person does."""
-        github, random = self.world.github, self.random
-        if not self.written or random.random() < 0.05:
-            number = self.world.add_issue(pull_request=random.random() < 0.5)
-            self.written[number] = []
-            return
-        number = random.choice(list(self.written))
-        match random.randrange(12):
-            case 0:
-                (github.label if number in self.unlabelled else github.unlabel)(REPO, number, "auto")
-                self.unlabelled ^= {number}
-            case 1:
-                (github.reopen if number in self.closed else github.close)(REPO, number)
-                self.closed ^= {number}
-            case 2:
-                github.comment(REPO, number, "stranger")
-            case 3:
-                pattern, effect = random.choice(FAULTS)
-                github.fail(pattern, effect, after=random.randrange(12))
-            case 4 | 5 | 6 if github.repo(REPO).thread(number).issue.state(0).is_pull:
-                self.written[number].append(f"review_comment:{github.review_comment(REPO, number)}")
-            case _:
-                self.written[number].append(f"comment:{github.comment(REPO, number)}")
-
-    async def live(self) -> None:
-        """A few cycles, some of them cut off."""
-        for _ in range(self.random.randrange(1, 4)):
-            if self.random.random() < 0.15:
-                self.world = self.world.restart(fuse=Fuse(at=self.random.randrange(1, 25)))
-            try:
-                await self.world.cycle()
-            except Crash:
-                self.world = self.world.restart()
-
-    async def calm_down(self) -> None:
-        """Everything is open and labelled again, and answers; time for whatever is still under way."""
-        self.world = self.world.restart()
-        self.world.github.faults.clear()
-        for number in self.closed:
-            self.world.github.reopen(REPO, number)
-        for number in self.unlabelled:
-            self.world.github.label(REPO, number, "auto")
-        self.world.clock.run(HOUR)
-        await self.world.cycle(times=10)
-
-
-FAULTS = [
-    (".", faults.server_error()),
-    (".", faults.secondary_limit(100)),
-    (".", faults.html()),
-    (".", faults.cut()),
-    (".", faults.reply(404, {"message": "Not Found"})),
-    ("labels", faults.reply(200, b"[]")),
-]
-
-
-class TestChaos:
-    @pytest.mark.crash
-    @pytest.mark.parametrize("seed", range(24))
+class TestSweep:
+    @pytest.mark.parametrize("every_s", [60, 300, 600, 1800, 3600])
     @in_loop
-    async def test_whatever_happens_then_all_arrives_and_nothing_twice(self, tmp_path: Path, seed: int) -> None:
-        chaos = Chaos(tmp_path, seed)
-        for _ in range(60):
-            for _ in range(chaos.random.randrange(4)):
-                chaos.act()
-                chaos.world.clock.run(chaos.random.uniform(0, 10))
-            await chaos.live()
-        await chaos.calm_down()
-        world = chaos.world
-
-        ids = world.ids()
-        assert len(ids) == len(set(ids))
-        assert world.position()["owed"] == []
-        arrived = carried(world.received)
-        for number, written in chaos.written.items():
-            assert {name for name in arrived if f"#{number}/" in name and "comment" in name} == {
-                f"github:{REPO}#{number}/{key}" for key in written
-            }
-            for kind in ("comment", "review_comment"):
-                events = [key for key in world.ids(number) if key.startswith(f"{kind}:")]
-                assert events == sorted(events, key=lambda key: int(key.partition(":")[2])), number
-
-
-def replay_module() -> ModuleType:
-    """`benchmarks/replay.py`, which is a script of its own."""
-    path = Path(__file__).parents[2] / "benchmarks" / "replay.py"
-    spec = importlib.util.spec_from_file_location("replay", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["replay"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-class TestTraffic:
-    @pytest.mark.parametrize(
-        "fields",
-        [
-            {"interval_s": 300},
-            {"interval_s": 600, "lag_s": 20.0, "restarts": 0.02, "seed": 2, "days": 30},
-            {"interval_s": 600, "restarts": 0.05, "seed": 3, "days": 30},
-        ],
-        ids=["quiet", "lag", "restarts"],
-    )
-    @in_loop
-    async def test_real_days_then_all_that_could_be_seen_arrives_once_and_in_order(
-        self, tmp_path: Path, fields: dict[str, Any]
+    async def test_reviews_when_each_look_is_a_life_of_its_own_then_all_are_found_in_time(
+        self, tmp_path: Path, every_s: int
     ) -> None:
-        replay = replay_module()
-        plan = replay.Plan(**fields)
-        outcome = await replay.play(tmp_path, plan)
-        print(replay.table(plan, outcome))
+        """A timer that starts one look at a time, more rarely than the interval: each has its turn all the same."""
+        world = scene(tmp_path, Rules(reviews_move_issue=False))
+        numbers = [world.add_issue(pull_request=True) for _ in range(SWEEP + 5)]
+        await world.cycle(times=5)
+        for number in numbers:
+            world.github.review(REPO, number, state="APPROVED")
+        for _ in range(2 * SWEEP):
+            world.clock.run(every_s - world.options.interval_s)
+            world = world.restart()
+            await world.cycle()
 
-        assert (outcome.missed, outcome.doubled, outcome.disordered, outcome.surprising) == ([], [], [], [])
-        assert outcome.expected > 1500
-        assert outcome.arrived >= outcome.expected
-        assert (outcome.cost.lives > 1) is (plan.restarts > 0)
+        found = [name for name in world.ids() if "/review:" in name]
+        assert sorted(found) == sorted(f"{number}/review:{1000 + number}" for number in numbers)
 
+
+class TestDeparture:
+    @pytest.mark.parametrize("fault", ["lag", "error"])
     @in_loop
-    async def test_replay_when_an_answer_is_wrong_then_sees_it(self, tmp_path: Path) -> None:
-        """So that its silence means something: comments that the lists leave out are missed."""
-        replay = replay_module()
-        run = replay.Replay(tmp_path, replay.Plan(interval_s=3600, days=2))
-        run.github.fail(r"/issues/comments\?sort", faults.reply(200, b"[]", {"ETag": 'W/"x"'}), times=None)
-        outcome = await run.run()
+    async def test_comments_when_nobody_can_tell_yet_that_their_item_left_then_keep_their_order(
+        self, tmp_path: Path, fault: str
+    ) -> None:
+        """Not listed any more, and still open by its own address, or not to be asked: its rows are to be kept."""
+        lag_s = dict.fromkeys(View, 0.0)
+        world = scene(tmp_path, Rules(lag_s=lag_s.__getitem__))
+        world.add_issue()
+        await world.cycle(times=3)
+        world.github.close(REPO, 1)
+        world.github.comment(REPO, 1)
+        if fault == "lag":
+            lag_s[View.ISSUE] = 30.0
+        else:
+            world.github.fail(r"/issues/1$", server_error())
+        await world.cycle()
+        lag_s[View.ISSUE] = 0.0
+        world.github.comment(REPO, 1)
+        await world.cycle(times=6)
 
-        assert outcome.missed
-        assert not outcome.is_good
+        assert world.ids() == ["1/spawn:1", "1/comment:1001", "1/comment:1002", "1/close:1"]

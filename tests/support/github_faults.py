@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Effect = Callable[[Callable[[], Answer]], Answer]
 
 _JSON = "application/json; charset=utf-8"
+_DOCS = "https://docs.github.com/rest"
 
 
 @dataclass(slots=True)
@@ -59,7 +60,7 @@ def reply(status: int, body: bytes | object = b"", headers: Mapping[str, str] | 
 
 
 def _error(status: int, message: str, headers: Mapping[str, str] | None = None) -> Effect:
-    body = {"message": message, "documentation_url": "https://docs.github.com/rest", "status": str(status)}
+    body = {"message": message, "documentation_url": _DOCS, "status": str(status)}
     return reply(status, body, headers)
 
 
@@ -99,8 +100,8 @@ def html(status: int = 200) -> Effect:
 
 
 def server_error(status: int = 502) -> Effect:
-    """500, 502, 503 or 504."""
-    return _error(status, "Server Error")
+    """500, 502, 503 or 504; no such body repeats its status."""
+    return reply(status, {"message": "Server Error", "documentation_url": _DOCS})
 
 
 def secondary_limit(retry_after_s: int | None = None, status: int = 403) -> Effect:

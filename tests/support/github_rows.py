@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha1
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 from zlib import crc32
 
 from support.github_repo import node_id
@@ -71,6 +72,7 @@ _USER_URLS: Mapping[str, str] = {
     "subscriptions": "/subscriptions",
 }
 _COUNTS = ("forks", "forks_count", "stargazers_count", "watchers", "watchers_count", "network_count")
+_ORIGINAL_LINE = 1  # of a comment whose line is gone from the diff: the one fact about its place that stays
 _HAS = ("issues", "projects", "wiki", "pages", "discussions", "downloads")
 
 
@@ -106,7 +108,8 @@ def user_json(names: Names, login: str | None) -> Json | None:
     """The account, None for a deleted one; its id follows from the login."""
     if login is None:
         return None
-    url, id_ = f"{names.api}/users/{login}", crc32(login.lower().encode())
+    url, id_ = f"{names.api}/users/{quote(login, safe='')}", crc32(login.lower().encode())
+    slug = login.removesuffix("[bot]")
     return {
         "login": login,
         "id": id_,
@@ -114,9 +117,9 @@ def user_json(names: Names, login: str | None) -> Json | None:
         "avatar_url": f"{names.web}/avatars/u/{id_}?v=4",
         "gravatar_id": "",
         "url": url,
-        "html_url": f"{names.web}/{login}",
+        "html_url": f"{names.web}/{login}" if slug == login else f"{names.web}/apps/{slug}",
         **{f"{word}_url": url + ending for word, ending in _USER_URLS.items()},
-        "type": "Bot" if login.endswith("[bot]") else "User",
+        "type": "User" if slug == login else "Bot",
         "user_view_type": "public",
         "site_admin": False,
     }
@@ -208,7 +211,7 @@ def _label_json(names: Names, label: str) -> Json:
     return {
         "id": id_,
         "node_id": node_id("LA", id_),
-        "url": f"{names.repo_url}/labels/{label}",
+        "url": f"{names.repo_url}/labels/{quote(label, safe='')}",
         "name": label,
         "description": None,
         "color": "ededed",
@@ -269,10 +272,10 @@ def _review_comment_part(names: Names, row: Row, page: str, pull_url: str) -> Js
         "diff_hunk": "@@ -1 +1 @@\n-old\n+new",
         "path": row.path,
         "position": row.line,
-        "original_position": row.line,
+        "original_position": row.line or _ORIGINAL_LINE,
         "original_commit_id": sha1(row.path.encode(), usedforsecurity=False).hexdigest(),
         "line": row.line,
-        "original_line": row.line,
+        "original_line": row.line or _ORIGINAL_LINE,
         "start_line": None,
         "original_start_line": None,
         "side": "RIGHT",

@@ -33,11 +33,15 @@ class TrafficEvent(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """What was laid out: the events in the order in which they come to light, and the window of interest."""
+    """What was laid out: the events in the order in which they come to light, and the window of interest.
+
+    `changes`: every moment at which anything in the repository changes, edits and openings too, in order.
+    """
 
     events: tuple[TrafficEvent, ...]
     start: int
     end: int
+    changes: tuple[int, ...]
 
 
 def load_traffic(github: FakeGitHub, repo: str = "octo/repo", label: str = "auto", path: Path = TRAFFIC) -> Traffic:
@@ -60,7 +64,9 @@ def load_traffic(github: FakeGitHub, repo: str = "octo/repo", label: str = "auto
     events = tuple(_event(entry) for entry in data["events"])
     for event, entry in zip(events, data["events"], strict=True):
         _add(github, repo, event, entry.get("review"))
-    return Traffic(events, data["start"], data["end"])
+    moments = [item[name] for item in data["items"].values() for name in ("opened", "closed")]
+    moments += [moment for event in events for moment in (event.visible, max(event.updated, event.visible))]
+    return Traffic(events, data["start"], data["end"], tuple(sorted({moment for moment in moments if moment})))
 
 
 def _event(entry: dict[str, object]) -> TrafficEvent:

@@ -35,6 +35,7 @@ from the_loop.dispatcher import Dispatcher
 from the_loop.model import Note, Outcome, Verdict
 from the_loop.outbox import Outbox
 from the_loop.poller import Poller
+from the_loop.positions import read_position
 from the_loop.runners.base import Look, Offer, Trace
 from the_loop.sources.github.client import Client
 from the_loop.sources.github.limits import Clocks
@@ -183,6 +184,7 @@ class Options:
     interval_s: int = 60
     linger_s: int = 180
     require_start: bool = False
+    report_give_ups: bool = False
     environ: dict[str, str] = field(default_factory=lambda: {"GITHUB_TOKEN": "secret"})
 
 
@@ -287,7 +289,12 @@ class World:
         self.root.prepare_folders()
         tell: Callable[[Note], None] = self.notes.append
         section = GithubSection(provider="github", repos=options.repos, **{"label": "auto", **options.section})
-        polling = Polling(interval_seconds=options.interval_s, linger_seconds=options.linger_s, sources=(section,))
+        polling = Polling(
+            interval_seconds=options.interval_s,
+            linger_seconds=options.linger_s,
+            report_give_ups=options.report_give_ups,
+            sources=(section,),
+        )
         routing = Routing(authorized_users=tuple(sorted(options.people)), require_start_command=options.require_start)
         config = Config(polling=polling, routing=routing, session=Session(command=("true",)))
         self.archive = Archive(self.root, tell, self.clock)
@@ -304,7 +311,7 @@ class World:
             self.client,
             Repositories(self.root.repositories),
             linger_s=options.linger_s,
-            interval_s=options.interval_s,
+            position=read_position(self.root, "github").value,
         )
         with mock.patch.object(wiring, "_source", return_value=source):
             (self.watched,) = wiring.watch(config, self.root, {})

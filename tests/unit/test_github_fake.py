@@ -339,6 +339,28 @@ class TestIdentity:
             (row,) = rows(github, f"{BASE}/{path}")
             assert (row["user"], row["body"]) == (None, None)
 
+    def test_bot_and_labels_have_addresses_that_are_addresses(self, github: FakeGitHub) -> None:
+        github.add_issue(REPO, author="helper[bot]", labels=["good first issue", "a/b"])
+
+        (row,) = rows(github, f"{BASE}/issues")
+
+        assert (row["user"]["login"], row["user"]["type"]) == ("helper[bot]", "Bot")
+        assert row["user"]["url"] == "https://api.github.com/users/helper%5Bbot%5D"
+        assert row["user"]["repos_url"] == "https://api.github.com/users/helper%5Bbot%5D/repos"
+        assert row["user"]["html_url"] == "https://github.com/apps/helper"
+        assert [label["name"] for label in row["labels"]] == ["good first issue", "a/b"]
+        endings = [label["url"].partition("/labels/")[2] for label in row["labels"]]
+        assert endings == ["good%20first%20issue", "a%2Fb"]
+
+    def test_review_comment_when_its_line_is_gone_then_null_but_for_where_it_was(self, github: FakeGitHub) -> None:
+        github.add_issue(REPO, pull_request=True)
+        github.review_comment(REPO, 1, line=None)
+
+        (row,) = rows(github, f"{BASE}/pulls/comments")
+
+        assert (row["line"], row["position"]) == (None, None)
+        assert (row["original_line"], row["original_position"]) == (1, 1)
+
     def test_tokens_when_set_then_others_get_401_and_writers_have_names(self, clock: Clock) -> None:
         github = FakeGitHub(clock, tokens={"t": "loop-bot"})
         github.add_repo(REPO)

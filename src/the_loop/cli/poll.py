@@ -8,12 +8,15 @@ import math
 import os
 import sys
 import threading
+import time
+from datetime import datetime
 from typing import Any, Final
 
 import click
 
 from the_loop.cli.common import Options, with_options
 from the_loop.lock import Probe, Sight, look
+from the_loop.model import span
 from the_loop.state import PIDFILE, StateRoot
 from the_loop.supervision.stopping import Result, mention_system_units
 from the_loop.supervision.unit import recorded_unit, state_of, unit_of
@@ -180,7 +183,7 @@ def _in_words(report: dict[str, Any], cause: str) -> list[str]:
             f"last cycle: {last.get('startedAt')}, {last.get('items')} items, {last.get('delivered')} delivered, "
             f"{last.get('errors')} errors in {last.get('seconds')} s{suffix}"
         )
-    lines.append(f"last good cycle: {report['lastGoodCycleAt'] or 'never'}")
+    lines.append(f"last good cycle: {_age(report['lastGoodCycleAt'])}")
     if report["nextCycleAt"]:
         lines.append(f"next cycle: {report['nextCycleAt']}")
     lines += [_source_line(source) for source in report["sources"] or []]
@@ -207,6 +210,17 @@ def _source_line(source: dict[str, Any]) -> str:
     line = f"source {source.get('name')} ({source.get('provider')}): {source.get('state')}, {source.get('items')} items"
     if source.get("waitingUntil"):
         line += f", waits until {source['waitingUntil']}"
+    if source.get("owed"):
+        line += f", {source['owed']} of them still to be read"
     if source.get("error"):
-        line += f", last good {source.get('lastGoodAt') or 'never'}: {source['error']}"
+        line += f", last good {_age(source.get('lastGoodAt'))}: {source['error']}"
     return line
+
+
+def _age(moment: Any) -> str:
+    """A moment of the heartbeat, and how long ago that is."""
+    try:
+        seconds = time.time() - datetime.fromisoformat(moment).timestamp()
+    except (TypeError, ValueError):
+        return "never"
+    return f"{moment} ({span(seconds)} ago)"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from the_loop.model import Entry, LoopError, Note, Presence, WorkItem
 
@@ -71,6 +71,31 @@ class Known:
     is_away: bool
     url: str
     id: str = ""  # as the source told it; nothing where it never did
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """One event that was given up, for a notice about it."""
+
+    ref: str
+    key: str
+    url: str  # of the item
+    attempts: int
+    tried_at: float  # when a notice may have been written already, epoch seconds; 0 for never
+
+
+@runtime_checkable
+class Reporting(Protocol):
+    """A source on whose items a notice can be written."""
+
+    async def report(self, report: GiveUp) -> bool:
+        """Write the notice; False if that is not allowed.
+
+        Raises Limited, where nothing was written, and SourceError, where that is not known.
+        """
+
+    async def is_reported(self, report: GiveUp) -> bool:
+        """True if the item shows the notice. Raises SourceError."""
 
 
 class Source(Protocol):

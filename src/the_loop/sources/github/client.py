@@ -35,7 +35,7 @@ _LONGEST_WAIT_S: Final = 86_400.0
 class Answer:
     """What came back. `value`: decoded JSON; `moved`: the path a redirect led to; `date`: epoch seconds.
 
-    `next` is the path of the following page, if it links to one within this API.
+    `next` is the path of the following page; None if there is one at an address that is not within this API.
 
     `etag` is the validator to send with the next question. It names the token that it holds for, and is not sent
     with another one: what an API shows depends on who asks.
@@ -46,7 +46,7 @@ class Answer:
     etag: str = ""
     date: float = 0.0
     moved: str = ""
-    next: str = ""
+    next: str | None = ""
 
     @property
     def is_unchanged(self) -> bool:
@@ -156,6 +156,9 @@ class Client:
                 return response, b"".join(parts)
         except TimeoutError as error:
             raise SourceError(f"{url}: no answer within {REQUEST_LIMIT_S:.0f} s") from error
+        except (httpx2.LocalProtocolError, UnicodeEncodeError):
+            # its own text would quote what cannot be sent, the token included
+            raise SourceError(f"{url}: the request cannot be sent as it is") from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise SourceError(f"{url}: {_cause(error)}") from error
 
@@ -216,13 +219,15 @@ class Client:
             raise SourceError(f"{path}: forbidden (403): {_message(value)}", "check what the token may read")
         raise SourceError(f"{path}: status {status} {_message(value)}".rstrip())
 
-    def _next(self, response: httpx2.Response) -> str:
-        """A link that leads anywhere else is none: the token goes nowhere else."""
-        try:
-            link = urljoin(str(response.url), response.links["next"]["url"])
-        except (KeyError, ValueError):
+    def _next(self, response: httpx2.Response) -> str | None:
+        """A link is followed within this API only: the token goes nowhere else."""
+        if "next" not in response.links:
             return ""
-        return link.removeprefix(self._base) if link.startswith(f"{self._base}/") else ""
+        try:
+            link = urljoin(str(response.url), response.links["next"].get("url", ""))
+        except ValueError:
+            return None
+        return link.removeprefix(self._base) if link.startswith(f"{self._base}/") else None
 
     def _date(self, response: httpx2.Response) -> float:
         try:

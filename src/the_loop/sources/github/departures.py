@@ -30,7 +30,7 @@ def _is_due(look: Look, number: int, known: Known) -> bool:
 
 async def _ask(client: Client, section: GithubSection, look: Look, number: int) -> Left | None:
     """A record if the item ended; None for anything else."""
-    before = look.old.rows().get(number)
+    before = look.before.get(number)
     is_pull = before is not None and before.is_pull
     try:
         issue, reason = await _find(client, look, number, is_pull=is_pull)

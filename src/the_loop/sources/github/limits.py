@@ -76,4 +76,4 @@ class Clocks:
 
 def fingerprint(*parts: str) -> str:
     """These words as a short name that tells nothing of them."""
-    return blake2b("\0".join(parts).encode("utf-8", "surrogateescape"), digest_size=9).hexdigest()
+    return blake2b("\0".join(parts).encode("utf-8", "backslashreplace"), digest_size=9).hexdigest()

@@ -41,8 +41,7 @@ def is_another_repository(look: Look) -> bool:
     listed, nothing is proven, and somebody has to ask.
     """
     known = {number: one.id for number, one in look.known.items() if one.id}
-    before = look.old.rows()
-    known |= {number: row.id for number, row in before.items()}
+    known |= {number: row.id for number, row in look.before.items()}
     verdicts = [known[number] == row.id for number, row in look.rows.items() if number in known]
     if not all(verdicts):
         return True
@@ -73,5 +72,5 @@ def _thin(look: Look, row: Row) -> WorkItem:
 
 def _changed(look: Look) -> set[int]:
     """The pull requests whose row is another than before."""
-    before = look.old.rows()
+    before = look.before
     return {number for number in look.pulls if number in before and before[number] != look.rows[number]}

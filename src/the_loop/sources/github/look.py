@@ -28,6 +28,7 @@ class Look:
     kept: Mapping[int, WorkItem] = field(default_factory=dict)  # whole items of an earlier look, not taken up yet
     heard: Mapping[int, list[Asked]] = field(default_factory=dict)  # reviews that were read with a thread since
     now: float = 0.0
+    before: Mapping[int, Row] = field(init=False)  # what was listed then
     pages: list[Page] = field(default_factory=list)
     rows: dict[int, Row] = field(default_factory=dict)  # all that the listing shows
     fresh: dict[int, WorkItem] = field(default_factory=dict)  # of pages that changed: the items whole
@@ -45,6 +46,9 @@ class Look:
     is_unsure: bool = False  # nobody knows since when rows are missing
     is_doubtful: bool = False  # rows may be of another repository
 
+    def __post_init__(self) -> None:
+        self.before = self.old.rows()
+
     def ref(self, number: int) -> str:
         return f"{self.prefix}#{number}"
 
@@ -56,8 +60,8 @@ class Look:
     def add(self, number: int, entries: Iterable[Entry]) -> None:
         self.entries.setdefault(number, []).extend(entries)
 
-    def record(self) -> Record:
-        """The position after this look."""
+    def record(self, first_turn: int) -> Record:
+        """The position after this look, in a life whose first one had that turn."""
         return Record(
             id=self.old.id,
             name=self.name,
@@ -70,11 +74,12 @@ class Look:
             missing=self.missing,
             hot=self.hot,
             reviews=self.reviews,
+            turn=first_turn,
         )
 
     def sightings(self, linger_s: float) -> Iterator[Sighting]:
         """What the core is told, item by item."""
-        before = self.old.rows().keys() - set(self.old.excluded)
+        before = self.before.keys() - set(self.old.excluded)
         for number, item in self.listed.items():
             # whoever was not in the last listing may have been written on since: those rows were nobody's
             rows = self.entries.get(number, ())

@@ -61,7 +61,11 @@ class Left(Struct, frozen=True):
 
 
 class Record(Struct, frozen=True):
-    """`hot`: until when a pull request's reviews are asked for in each look. `reviews`: their pages."""
+    """`hot`: until when a pull request's reviews are asked for in each look. `reviews`: their pages.
+
+    `turn` numbers the first look of the process that wrote it, so that lives of a single look take turns as well,
+    and those of many need not write it each time.
+    """
 
     id: int
     name: str
@@ -74,6 +78,7 @@ class Record(Struct, frozen=True):
     missing: list[int] = []
     hot: dict[int, Moment] = {}
     reviews: dict[int, list[Asked]] = {}
+    turn: int = 0
 
     def rows(self) -> dict[int, Row]:
         """What was listed, of every kind, by number."""

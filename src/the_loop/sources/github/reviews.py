@@ -43,7 +43,7 @@ def _swept(look: Look, here: set[int]) -> set[int]:
 
     Those behind one that left move up, some of them past their turn: a look in which items left takes these too.
     """
-    gone = sum(number not in look.rows for number in look.old.rows())
+    gone = sum(number not in look.rows for number in look.before)
     turns = {(look.turn - back) % SWEEP for back in range(min(gone, SWEEP - 1) + 1)}
     return {number for place, number in enumerate(sorted(here)) if place % SWEEP in turns}
 

@@ -17,12 +17,13 @@ from msgspec.structs import replace
 
 from the_loop.config import GithubSection
 from the_loop.model import Entry, Kind, WorkItem
-from the_loop.sources.base import Known, Limited, Listing, Sighting, SourceError, Thread
+from the_loop.sources.base import GiveUp, Known, Limited, Listing, Sighting, SourceError, Thread
 from the_loop.sources.github.client import Client
 from the_loop.sources.github.departures import ask_about_missing
 from the_loop.sources.github.identity import AnotherRepository, ask_repository, confirm, find_again, is_elsewhere
 from the_loop.sources.github.listing import is_another_repository, list_items
 from the_loop.sources.github.look import Look
+from the_loop.sources.github.notices import is_written, write_notice
 from the_loop.sources.github.record import Asked, Record, read_record, write_record
 from the_loop.sources.github.repositories import Repositories
 from the_loop.sources.github.reviews import read_reviews
@@ -52,7 +53,7 @@ class _Seen:
 
 
 class GithubSource:
-    """Satisfies `sources.base.Source`."""
+    """Satisfies `sources.base.Source` and `sources.base.Reporting`."""
 
     provider = "github"
     folds_case = True
@@ -64,7 +65,6 @@ class GithubSource:
         repositories: Repositories,
         *,
         linger_s: float,
-        interval_s: float,
         position: Mapping[str, Any] | None = None,
     ) -> None:
         """`position` is where it left off: it tells which items are its own, before the first look."""
@@ -73,7 +73,6 @@ class GithubSource:
         self._client = client
         self._repositories = repositories
         self._linger_s = linger_s
-        self._interval_s = interval_s
         host = urlsplit(section.api_url).hostname or ""
         self._host = host
         self._root = "github:" if host == "api.github.com" else f"github:{host}/"
@@ -82,10 +81,10 @@ class GithubSource:
         self._seen: dict[str, _Seen] = {}
         self._kept: dict[str, dict[int, WorkItem]] = {}  # by prefix: whole items that were not taken up yet
         self._heard: dict[str, dict[int, list[Asked]]] = {}  # by prefix: reviews read with a thread since the last look
-        self._turn: int | None = None
         self._configured = {repo.lower() for repo in section.repos}
         self._owned = self._configured
-        self._records(position)
+        turns = [record.turn for record in self._records(position).values() if record is not None]
+        self._first_turn = self._turn = max(turns, default=-1) + 1
 
     def owns(self, ref: str) -> bool:
         place, _, number = ref.partition("#")
@@ -99,7 +98,6 @@ class GithubSource:
         sightings: list[Sighting] = []
         faults: list[SourceError] = []
         failed = items = 0
-        self._turn = None if self._turn is None else self._turn + 1
         for repo in self._section.repos:
             if faults and isinstance(faults[-1], Limited):
                 failed += 1
@@ -112,18 +110,19 @@ class GithubSource:
                 faults.append(error if isinstance(error, Limited) else _named(repo, error))
                 continue
             sightings += look.sightings(self._linger_s)
-            records[repo.lower()] = look.record()
+            records[repo.lower()] = look.record(self._first_turn)
             items += len(look.listed)
             faults += [_named(repo, fault) for fault in look.faults]
             self._remember(repo, look)
+        self._turn += 1
         if failed == len(self._section.repos):
             raise faults[-1]
         written = {repo: write_record(record) for repo, record in records.items() if record is not None}
         return Listing(sightings, {"repos": written}, items, faults, is_short=self._client.is_short)
 
     async def thread(self, ref: str) -> Thread:
-        filed, _, number = ref.removeprefix(self._root).partition("#")
-        place, seen = self._places[filed], self._seen[ref]
+        place, number = self._place_of(ref)
+        seen = self._seen[ref]
         item = seen.item
         if item is None:
             issue = await self._ask_issue(place, number, seen.id) if seen.is_readable else None
@@ -132,10 +131,24 @@ class GithubSource:
             item = to_item(ref, issue) if issue.state == "open" else None
         return Thread(item, await self._entries(ref, place, is_pull=seen.is_pull))
 
+    async def report(self, report: GiveUp) -> bool:
+        place, number = self._place_of(report.ref)
+        return await write_notice(self._client, place.name, number, report)
+
+    async def is_reported(self, report: GiveUp) -> bool:
+        place, number = self._place_of(report.ref)
+        return await is_written(self._client, place.name, number, report)
+
     async def close(self) -> None:
         await self._client.close()
 
     # --- one repository ---
+
+    def _place_of(self, ref: str) -> tuple[_Place, str]:
+        filed, _, number = ref.removeprefix(self._root).partition("#")
+        if filed not in self._places:
+            raise SourceError(f"nobody knows yet where '{filed}' is")
+        return self._places[filed], number
 
     def _records(self, position: Mapping[str, Any] | None) -> dict[str, Record | None]:
         """What is stored for each configured name; nothing where its repository is configured by its new name too."""
@@ -175,7 +188,7 @@ class GithubSource:
         look = Look(
             old,
             prefix,
-            self._turn or 0,
+            self._turn,
             known.get(prefix, {}),
             old.name,
             kept=self._kept.get(prefix, {}),
@@ -185,9 +198,6 @@ class GithubSource:
             look.name = (await confirm(self._client, look)).full_name
         elif is_another_repository(look):
             await confirm(self._client, look)
-        if self._turn is None:
-            self._turn = int(look.now // self._interval_s)  # so that looks of short lives take turns as well
-        look.turn = self._turn
         await read_streams(self._client, look)
         if look.is_doubtful:
             await confirm(self._client, look)
@@ -204,7 +214,7 @@ class GithubSource:
 
     def _remember(self, repo: str, look: Look) -> None:
         """What is needed to read the thread of an item that was just told of, and to ask for less in the next look."""
-        self._file(repo, look.record())
+        self._file(repo, look.record(self._first_turn))
         whole = {**look.kept, **look.fresh}
         for number in look.listed:
             row = look.rows[number]

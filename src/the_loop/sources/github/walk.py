@@ -86,11 +86,12 @@ async def _pages(client: Client, path: str, known: Sequence[Asked], *, goes_on: 
 
 def _successor(path: str, parts: Sequence[Part], known: Sequence[Asked]) -> str:
     last = parts[-1]
-    if last.answer.next:
-        return last.answer.next
+    by_number = f"{path}&page={len(parts) + 1}"
+    if last.answer.next != "":
+        return last.answer.next or by_number  # behind a gateway links may name the server as it calls itself
     if last.answer.is_unchanged and len(known) > len(parts):
         return known[len(parts)].path
-    return f"{path}&page={len(parts) + 1}" if last.asked.size >= PAGE else ""
+    return by_number if last.asked.size >= PAGE else ""
 
 
 async def _page(client: Client, path: str, etag: str) -> Answer:

@@ -1,0 +1,83 @@
+"""Sixty days of real traffic, or some of them, on every kind of GitHub: benchmarks/replay.py in small."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import github_faults as faults
+from support.github_values import Answer, Kind
+from support.replay import Plan, Replay, play
+from support.replay_judge import judge
+from support.world import in_loop
+
+ALL_AT_ONCE = {
+    "lag_s": 20.0,
+    "coalesce_s": 10.0,
+    "is_exclusive": True,
+    "are_reviews_still": True,
+    "rotate_s": 3600.0,
+    "crashes": 0.5,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+class TestTraffic:
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"interval_s": 600},
+            {"interval_s": 600, "days": 30, "seed": 2, "lag_s": 20.0, "restarts": 0.02},
+            {"interval_s": 600, "days": 30, "seed": 3, "restarts": 0.05},
+            {"interval_s": 300, "days": 10, "seed": 4, "is_exclusive": True, "crashes": 1.0},
+            {"interval_s": 300, "days": 15, "seed": 5, "coalesce_s": 10.0, "are_reviews_still": True},
+            {"interval_s": 60, "days": 1.2, "seed": 6, "rotate_s": 3600.0},
+            {"interval_s": 60, "days": 2, "seed": 7, **ALL_AT_ONCE},
+            {"interval_s": 600, "days": 16, "seed": 8, **ALL_AT_ONCE},
+        ],
+        ids=["quiet", "lag", "restarts", "crashes", "still", "rotation", "all", "all-long"],
+    )
+    @in_loop
+    async def test_real_days_then_all_that_could_be_seen_arrives_once_and_in_order(
+        self, tmp_path: Path, fields: dict[str, Any]
+    ) -> None:
+        plan = Plan(**fields)
+        replay = await play(tmp_path, plan)
+        outcome = judge(replay)
+        print(outcome, replay.crashes)
+
+        assert outcome.faults == []
+        assert outcome.expected.total() > 1300
+        assert outcome.expected[Kind.REVIEW] > 50
+        assert outcome.arrived >= outcome.expected.total()
+        assert (replay.lives > 1) is (plan.restarts + plan.crashes > 0)
+        assert len(replay.account.idle) > 30
+        assert plan.is_prompt or max(outcome.review_delays) > 1  # by the sweep
+        assert plan.crashes == 0 or min(replay.crashes[request] for request in (1, 2, 3, 4)) > 5
+
+    @in_loop
+    async def test_replay_when_an_answer_is_wrong_then_sees_it(self, tmp_path: Path) -> None:
+        """So that its silence means something: comments that the lists leave out are missed."""
+        replay = Replay(tmp_path, Plan(interval_s=3600, days=2))
+        replay.github.fail(r"/issues/comments\?sort", faults.reply(200, b"[]", {"ETag": 'W/"x"'}), times=None)
+        await replay.run()
+
+        assert judge(replay).missed
+
+    @in_loop
+    async def test_replay_when_no_validator_holds_then_sees_what_idle_looks_cost(self, tmp_path: Path) -> None:
+        replay = Replay(tmp_path, Plan(days=0.2))
+        serial = count()
+        replay.github.fail(r"/pulls/comments\?sort", lambda genuine: _with_etag(genuine(), next(serial)), times=None)
+        await replay.run()
+
+        assert len(judge(replay).costly) == len(replay.account.idle) > 100
+
+
+def _with_etag(answer: Answer, serial: int) -> Answer:
+    return dataclasses.replace(answer, headers={**answer.headers, "ETag": f'W/"{serial}"'})
