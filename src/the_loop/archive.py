@@ -90,7 +90,7 @@ class Archive:
 
     def load(self) -> None:
         """Read every ledger there is."""
-        for path in self._root.portable.glob("*.json"):
+        for path in sorted(self._root.portable.glob("*.json"), key=str):  # paths themselves compare slowly
             if path != self._root.repositories and (ref := _ref_of(path)) is not None:
                 with contextlib.suppress(HeldItem, OSError):
                     self.get(ref)

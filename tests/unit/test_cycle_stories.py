@@ -1,4 +1,4 @@
-"""Whole stories of items, look by look, from the source to what the receiver got (SPEC R6; CASES 47 to 50, 57, 59)."""
+"""Whole stories of items, look by look, from the source to what the receiver got (SPEC R6)."""
 
 from __future__ import annotations
 

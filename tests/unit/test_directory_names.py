@@ -1,4 +1,4 @@
-"""Odd names, odd contents and large ones in the `directory` source (CASES 83, 84, 96)."""
+"""Odd names, odd contents and large ones in the `directory` source."""
 
 from __future__ import annotations
 

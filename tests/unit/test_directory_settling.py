@@ -1,4 +1,4 @@
-"""Files that are still written when the `directory` source looks (CASES 95)."""
+"""Files that are still written when the `directory` source looks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `directory` source with the rest of the poller behind it (CASES 96)."""
+"""The `directory` source with the rest of the poller behind it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def inbox(tmp_path: Path) -> Inbox:
 
 @in_loop
 async def test_odd_inbox_over_ten_looks_and_restarts_delivers_each_once(tmp_path: Path) -> None:
-    """CASES 96."""
+    """The mtime and the name say nothing: contents do."""
     runner, root = FakeRunner(), new_root(tmp_path / "state")
     inbox = Inbox(tmp_path / "inbox")
     inbox.path.mkdir()
