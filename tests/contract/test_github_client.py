@@ -21,6 +21,7 @@ from the_loop.config import GithubSection
 from the_loop.sources.base import Limited, SourceError
 from the_loop.sources.github import client as client_module
 from the_loop.sources.github.client import Client
+from the_loop.sources.github.limits import Clocks
 from the_loop.wiring import github_token
 
 PATH = "/repos/octo/repo/issues?labels=auto"
@@ -93,6 +94,89 @@ class TestAsking:
         await client.close()
 
         assert getattr(answers[-1][0], "status", None) == 200
+
+
+class TestSurroundings:
+    @in_loop
+    async def test_get_when_the_environment_names_a_proxy_then_goes_through_it(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        passed: list[str] = []
+
+        def passing(_method: str, target: str, _headers: Any, _body: bytes) -> Answer:
+            passed.append(target)
+            return Answer(200, {}, b"[]")
+
+        with HttpServer(passing) as proxy:
+            monkeypatch.setenv("HTTP_PROXY", proxy.url)
+            client = client_of("http://github.invalid/api/v3")
+            answer = await client.get(PATH)
+            await client.close()
+            monkeypatch.setenv("NO_PROXY", "github.invalid")
+            fault = await fault_of(around := client_of("http://github.invalid/api/v3"))
+            await around.close()
+
+        assert answer.value == []
+        assert passed == [f"http://github.invalid/api/v3{PATH}"]
+        assert "ConnectError" in str(fault)
+
+    @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "nonsense:port", "ftp://127.0.0.1", "http://[::1"])
+    @in_loop
+    async def test_get_when_the_proxy_cannot_be_used_then_is_an_error_of_the_source(
+        self, monkeypatch: pytest.MonkeyPatch, proxy: str
+    ) -> None:
+        """Elsewhere the program did not start at all, with a traceback."""
+        monkeypatch.setenv("ALL_PROXY", proxy)
+        client = client_of("http://github.invalid")
+
+        assert "proxy" in str(await fault_of(client))
+        await client.close()
+
+    @in_loop
+    async def test_get_when_another_version_of_the_api_is_configured_then_asks_for_that(
+        self, github: FakeGitHub
+    ) -> None:
+        with FakeServer(github) as server:
+            client = Client(server.url, lambda: None, now=time.time, api_version="2026-03-10")
+            await client.get(PATH)
+            await client.close()
+
+        assert github.log[0].headers["x-github-api-version"] == "2026-03-10"
+
+    @in_loop
+    async def test_get_when_the_token_is_another_then_its_validator_is_not_sent(self, github: FakeGitHub) -> None:
+        """What one token was shown says nothing of what another one would be."""
+        tokens = iter(["first", "second", "first"])
+        with FakeServer(github) as server:
+            client = Client(server.url, lambda: next(tokens), now=time.time)
+            answer = await client.get(PATH)
+            other = await client.get(PATH, answer.etag)
+            again = await client.get(PATH, answer.etag)
+            await client.close()
+
+        assert [other.status, again.status] == [200, 304]
+        assert "if-none-match" not in github.log[1].headers
+
+    @in_loop
+    async def test_get_when_several_ask_at_once_then_they_take_turns(self, github: FakeGitHub) -> None:
+        busy, most = [0], [0]
+        genuine = github.handle
+
+        def counting(*request: Any) -> Answer:
+            busy[0] += 1
+            most[0] = max(most[0], busy[0])
+            time.sleep(0.02)
+            busy[0] -= 1
+            return genuine(*request)
+
+        github.handle = counting  # type: ignore[method-assign]
+        with FakeServer(github) as server:
+            clocks = Clocks(time.monotonic)
+            clients = [Client(server.url, lambda: "secret", now=time.time, clocks=clocks) for _ in range(4)]
+            await asyncio.gather(*(client.get(PATH) for client in clients))
+            await asyncio.gather(*(client.close() for client in clients))
+
+        assert (most, github.requests) == ([1], 4)
 
 
 class TestLimits:

@@ -1,0 +1,158 @@
+"""One clock for each token: a limit that one source meets is in force for all that use it, also in the next life."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support import github_faults as faults
+from support.github_fake import FakeGitHub
+from support.http_server import FakeServer
+from support.world import Clock, in_loop
+from the_loop import wiring
+from the_loop.config import Config, GithubSection, Polling, Routing
+from the_loop.cycle import Watched
+from the_loop.positions import Position, Wait, write_position
+from the_loop.sources.base import Limited
+from the_loop.sources.github.limits import Clock as TokenClock
+from the_loop.sources.github.limits import Clocks
+from the_loop.state import StateRoot
+
+ENVIRON = {"GITHUB_TOKEN": "secret"}
+
+
+@pytest.fixture
+def github() -> Iterator[FakeGitHub]:
+    github = FakeGitHub(Clock())
+    for repo in ("octo/one", "octo/two"):
+        github.add_repo(repo)
+    with FakeServer(github):
+        yield github
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> StateRoot:
+    root = StateRoot(tmp_path / "root")
+    root.prepare_root()
+    root.prepare_folders()
+    return root
+
+
+async def close(*all_of_them: Watched) -> None:
+    for one in all_of_them:
+        await one.source.close()
+
+
+def watched(github: FakeGitHub, root: StateRoot, *token_files: Path | None) -> list[Watched]:
+    """Two sources, one for each repository, as a start finds them."""
+    sections = tuple(
+        GithubSection(
+            provider="github",
+            name=name,
+            repos=(f"octo/{name}",),
+            label="auto",
+            api_url=github.base_url,
+            token_file=str(file) if file else None,
+        )
+        for name, file in zip(("one", "two"), token_files or (None, None), strict=True)
+    )
+    config = Config(polling=Polling(sources=sections), routing=Routing(authorized_users=("octocat",)))
+    return wiring.watch(config, root, ENVIRON)
+
+
+class TestShared:
+    @in_loop
+    async def test_limit_when_one_source_met_it_then_the_other_does_not_ask(
+        self, github: FakeGitHub, root: StateRoot
+    ) -> None:
+        one, two = watched(github, root)
+        github.fail("octo/one", faults.secondary_limit(90))
+        with pytest.raises(Limited):
+            await one.source.look(None, {})
+        asked = github.requests
+        with pytest.raises(Limited) as caught:
+            await two.source.look(None, {})
+        await close(one, two)
+
+        assert (asked, github.requests) == (1, 1)
+        assert 85 < caught.value.wait_s <= 90
+
+    @in_loop
+    async def test_limit_when_the_other_source_has_another_token_then_it_goes_on(
+        self, github: FakeGitHub, root: StateRoot, tmp_path: Path
+    ) -> None:
+        (tmp_path / "other").write_text("other\n")
+        one, two = watched(github, root, None, tmp_path / "other")
+        github.fail("octo/one", faults.secondary_limit(90))
+        with pytest.raises(Limited):
+            await one.source.look(None, {})
+        listing = await two.source.look(None, {})
+        await close(one, two)
+
+        assert listing.faults == []
+        assert github.log[-1].headers["authorization"] == "Bearer other"
+
+    @in_loop
+    async def test_limit_when_only_one_source_had_written_it_down_then_the_next_life_holds_it_for_both(
+        self, github: FakeGitHub, root: StateRoot
+    ) -> None:
+        """The poller was killed before the other one could meet it."""
+        write_position(root, "one", Position(wait=Wait(time.time() + 300, 300.0, "rate limit")))
+        one, two = watched(github, root)
+        for source in (one.source, two.source):
+            with pytest.raises(Limited) as caught:
+                await source.look(None, {})
+            assert 295 < caught.value.wait_s <= 300
+
+        assert one.wait_left_s(time.monotonic()) > 295
+        assert github.requests == 0
+
+
+class TestClock:
+    def test_guess_when_limits_name_no_moment_then_grows_to_a_quarter_of_an_hour(self) -> None:
+        clock = TokenClock(lambda: 0.0)
+        guesses = []
+        for _ in range(6):
+            guesses.append(clock.guess_s())
+            clock.hold(guesses[-1])
+        assert guesses == [60, 120, 240, 480, 900, 900]
+
+        clock.clear()
+        assert clock.guess_s() == 60
+
+    def test_guess_when_an_earlier_life_waited_then_goes_on_growing(self) -> None:
+        clock = TokenClock(lambda: 0.0)
+        clock.resume(0.0, 240.0)
+
+        assert (clock.wait_left_s, clock.guess_s()) == (0.0, 480)
+
+    def test_clocks_when_tokens_come_and_go_then_only_those_in_force_are_kept(self) -> None:
+        clocks = Clocks(lambda: 0.0)
+        clocks.of("https://api", "held").hold(60)
+        for hour in range(1000):
+            clocks.of("https://api/", f"token {hour}")
+
+        assert len(clocks._clocks) == 2
+        assert clocks.of("https://api/", "held").wait_left_s == 60
+
+    @pytest.mark.parametrize(
+        ("points", "limit", "is_short"),
+        [
+            (5000, 5000, False),
+            (1001, 5000, False),
+            (999, 5000, True),
+            (0, 60, True),
+            (None, 5000, False),
+            (5, 0, False),
+        ],
+    )
+    def test_clock_when_a_fifth_is_left_then_is_short(
+        self, points: float | None, limit: float | None, is_short: bool
+    ) -> None:
+        clock = TokenClock(lambda: 0.0)
+        clock.note_left(points, limit)
+
+        assert clock.is_short is is_short
