@@ -118,12 +118,14 @@ def _most_looks(event: TrafficEvent, replay: Replay) -> int:
     A review that moves nothing waits for the sweep, which has been around after twice thirty looks for sure. Where
     answers lag, the next look has it; or the last one at its thread, where nobody could tell yet that its item left.
     """
-    plan, left = replay.plan, replay.left.get(event.number)
+    plan = replay.plan
     if event.kind is Kind.REVIEW and not plan.is_prompt:
         return 2 * SWEEP
-    if plan.lag_s and left is not None and event.visible + plan.lag_s >= left:
-        return LINGER_S // plan.interval_s + 2
-    return 1 if plan.lag_s else 0
+    if not plan.lag_s:
+        return 0
+    left = replay.left.get(event.number)
+    is_leaving = left is not None and _first_look(event, replay) + 1 >= bisect_left(replay.moments, left)
+    return LINGER_S // plan.interval_s + 2 if is_leaving else 1
 
 
 def _first_look(event: TrafficEvent, replay: Replay) -> int:

@@ -89,4 +89,7 @@ class Look:
             yield Sighting(self.ref(number), Presence.AWAY)
         for number, left in self.left.items():
             presence = Presence.GONE if self.now - left.at >= linger_s else Presence.LEFT
-            yield Sighting(self.ref(number), presence, reason=left.reason, rows=self.entries.get(number, ()))
+            rows = self.entries.get(number, ())
+            # a look in which it was neither listed nor known to have ended gave its rows to nobody
+            is_owed = number not in before and number not in self.old.left
+            yield Sighting(self.ref(number), presence, reason=left.reason, rows=rows, is_owed=is_owed)
