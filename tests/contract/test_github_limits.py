@@ -111,6 +111,27 @@ class TestShared:
         assert github.requests == 0
 
 
+    @in_loop
+    async def test_limit_when_the_token_is_renewed_meanwhile_then_is_in_force_still(
+        self, github: FakeGitHub, root: StateRoot, tmp_path: Path
+    ) -> None:
+        """The tokens of an App's installation change every hour, and have its limits in common."""
+        file = tmp_path / "token"
+        file.write_text("first\n")
+        one, two = watched(github, root, file, file)
+        await two.source.look(None, {})
+        asked = github.requests
+        github.fail("octo/one", faults.secondary_limit(90))
+        with pytest.raises(Limited):
+            await one.source.look(None, {})
+        file.write_text("second\n")
+        with pytest.raises(Limited):
+            await two.source.look(None, {})
+        await close(one, two)
+
+        assert github.requests == asked + 1
+
+
 class TestClock:
     def test_guess_when_limits_name_no_moment_then_grows_to_a_quarter_of_an_hour(self) -> None:
         clock = TokenClock(lambda: 0.0)

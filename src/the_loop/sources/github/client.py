@@ -89,6 +89,7 @@ class Client:
         self._version = api_version
         self._transport = transport
         self._http: httpx2.AsyncClient | None = None
+        self._clock: Clock | None = None  # of the token that was used last
 
     async def get(self, path: str, etag: str = "") -> Answer:
         """Ask for `path` below the API's address, following redirects within it. Raises SourceError and Limited."""
@@ -104,7 +105,7 @@ class Client:
     @property
     def is_short(self) -> bool:
         """True if the points that are left have to be kept for what is known already."""
-        return self._clocks.of(self._base, self._token()).is_short
+        return self._clock is not None and self._clock.is_short
 
     async def close(self) -> None:
         if self._http is not None:
@@ -138,7 +139,15 @@ class Client:
             headers["If-None-Match"] = validator
         if body is not None:
             headers["Content-Type"] = "application/json"
-        return _Request(path, method, url, headers, body, bound, self._clocks.of(self._base, token))
+        return _Request(path, method, url, headers, body, bound, self._clock_of(token))
+
+    def _clock_of(self, token: str | None) -> Clock:
+        """The token's clock. A token that was renewed is under the limits of the one before."""
+        clock = self._clocks.of(self._base, token)
+        if self._clock is not None and self._clock is not clock and self._clock.wait_left_s > 0:
+            clock.resume(self._clock.wait_left_s, self._clock.wait_left_s)
+        self._clock = clock
+        return clock
 
     async def _send(self, request: _Request) -> tuple[httpx2.Response, bytes]:
         url, http = request.url, self._opened()

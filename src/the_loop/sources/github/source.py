@@ -171,7 +171,7 @@ class GithubSource:
         self._owned = {self._filed.get(configured, configured) for configured in self._configured}
         self._places[record.filed] = _Place(record.id, record.name)
 
-    async def _look_at(self, repo: str, record: Record | None, known: Mapping[str, Mapping[int, Known]]) -> Look:
+    async def _look_at(self, repo: str, record: Record | None, known: _KnownByPrefix) -> Look:
         try:
             return await self._look_once(record or await self._introduce(repo), known)
         except AnotherRepository:
