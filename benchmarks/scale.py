@@ -25,7 +25,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -49,7 +49,7 @@ LIMIT = 5000  # points an hour, as GitHub has it
 _SWEEP = 30  # every so many looks each pull request is asked for its reviews
 _DAY_S = 86_400.0
 _PATIENCE_S = 900.0
-_SAY_EACH = 10  # cycles
+_SAY_EACH_S = 15.0
 _SETTLING_S = 600.0  # until every list was asked for once, and nothing is followed more closely than usual
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -192,9 +192,13 @@ class Life:
         return (int(fields[11]) + int(fields[12])) / _TICKS
 
     def _until(self, part: str) -> None:
-        self._socket.settimeout(_PATIENCE_S)
-        while part not in self._socket.recv(65536).decode():
-            pass
+        until = time.perf_counter() + _PATIENCE_S
+        self._socket.settimeout(1)
+        while time.perf_counter() < until and self.process.is_alive:
+            with suppress(TimeoutError):
+                if part in self._socket.recv(65536).decode():
+                    return
+        raise SystemExit(f"waited in vain for {part} of the poller: {self.process.err[-2000:]}")
 
 
 @contextmanager
@@ -227,11 +231,12 @@ def first_sight(box: Box, forge: Forge) -> Life:
     row("first cycle", f"{beats[0].seconds:.2f} s, {beats[0].requests} requests, {life.memory_mb():.0f} MB")
     beats.append(life.cycle())
     row("stop within the first sight", f"{life.stop():.2f} s")
-    life = Life(box, forge)
+    life, told_at = Life(box, forge), began
     beats.append(life.cycle())
     while owed(beats[-1]):
         beats.append(life.cycle())
-        if len(beats) % _SAY_EACH == 0:
+        if time.perf_counter() - told_at > _SAY_EACH_S:
+            told_at = time.perf_counter()
             sys.stderr.write(f"{progress(box, len(beats), forge)}\n")
     sighted_s, sighted = time.perf_counter() - began, len(beats)
     while beats[-1].heartbeat["pending"]:
@@ -418,10 +423,11 @@ async def limited(plan: Plan, folder: Path) -> list[str]:
     hours = (world.clock.now - began) / 3600
     row("first full sight at 60 s with GitHub's limit", f"{hours:.1f} h, {cycles} cycles, of them waiting {waits}")
     row("points, requests", f"{world.github.points}, {world.github.requests}")
-    row("longest wait of a comment on a known item", f"{max(delays):.0f} s after the cycle it was written before")
+    longest_s = max(delays, default=0.0)
+    row("a comment on a known item meanwhile", f"with the next cycle, or at most {longest_s:.0f} s later")
     counts = Counter(payload["deliveryId"] for payload in world.received)
     doubled = [name for name, count in counts.items() if count > 1]
-    faults = [f"a comment on a known item waited {max(delays):.0f} s"] * (max(delays) > 10 * world.options.interval_s)
+    faults = [f"a comment on a known item waited for {longest_s:.0f} s"] * (longest_s > 0)
     missing = plan.items - sum("/spawn:" in name for name in counts)
     return faults + [f"virtual: {missing} items missing, doubled: {doubled[:5]}"] * bool(missing or doubled)
 

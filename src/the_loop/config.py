@@ -111,11 +111,22 @@ class Config(Section, frozen=True, kw_only=True):
     session: Session = Session()
 
 
+_CREDENTIALS: Final = re.compile(r"//[^/\s]*@")
 _BRIEFLY: Final = reprlib.Repr()
 _BRIEFLY.maxstring = _BRIEFLY.maxother = 60
 _BRIEFLY.maxlevel = 2
 
 BUILT_IN_SOURCES: Final[Mapping[str, type[SourceSection]]] = {"github": GithubSection, "directory": DirectorySection}
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without dates: what looks like one is the text that was written."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +199,7 @@ def embedded_default() -> Config:
 def parse(text: bytes, file: str, providers: Mapping[str, type[SourceSection]] = BUILT_IN_SOURCES) -> Config:
     """The configuration that `text` holds. Raises ConfigError with every fault that can be seen at once."""
     try:
-        tree = yaml.safe_load(text)
+        tree = yaml.load(text, Loader=_Loader)  # noqa: S506 (it is a SafeLoader)
     except Exception as error:  # a tag may make the library raise anything
         raise ConfigError(file, [Fault("", f"it is not YAML: {_one_line(error)}")]) from error
     if not isinstance(tree, dict):
@@ -447,8 +458,9 @@ def _expectation(hint: Any) -> str:
 
 
 def _shown(value: Any) -> str:
+    """Never the whole, as aliases can make it larger than memory; and no password of an address."""
     try:
-        return _BRIEFLY.repr(value)  # never the whole: aliases can make it larger than memory
+        return _BRIEFLY.repr(_CREDENTIALS.sub("//…@", value) if isinstance(value, str) else value)
     except ValueError:
         return "a number of thousands of digits"
 

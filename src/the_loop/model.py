@@ -87,7 +87,7 @@ class Entry:
 
     @property
     def is_verdict(self) -> bool:
-        """True for a review that says something without a word of text."""
+        """True for a review that says something beside its text."""
         return self.about.get("verdict", "commented") != "commented"
 
     def to_json(self) -> dict[str, Any]:

@@ -7,14 +7,16 @@ it is being written before it is, and what was cut off is looked for on the item
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Final
 
 from the_loop.archive import Archive, HeldItem
 from the_loop.ledger import Ledger, Notice, Standing, note_notice
 from the_loop.model import Note, explain
-from the_loop.sources.base import GiveUp, Limited, Reporting, Source, SourceError
+from the_loop.sources.base import GiveUp, Limited, Reporting, Source
 
 LOOK_AFTER_S: Final = 180.0  # so long what was written may not show yet
+AT_ONCE: Final = 10  # of one source in one cycle: writing much in a short time meets limits that hold for reading too
 
 
 class Notices:
@@ -24,6 +26,7 @@ class Notices:
         self._archive = archive
         self._tell = tell
         self._now = now
+        self._failed_at: dict[tuple[str, str], float] = {}
 
     async def send(self, source: Source) -> int:
         """Write what is due on this source's items; the number of errors. Raises Limited.
@@ -33,13 +36,14 @@ class Notices:
         if not isinstance(source, Reporting):
             return 0
         errors = 0
-        for ref, key in list(self._due(source)):
+        for ref, key in list(islice(self._due(source), AT_ONCE)):
             try:
                 await self._send(source, ref, key)
             except Limited:
                 raise
-            except (SourceError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 (the border: one broken notice costs that one only)
                 self._tell(Note("item.failed", {"ref": ref, "reason": f"cannot tell of a give-up: {explain(error)}"}))
+                self._failed_at[ref, key] = self._now()
                 errors += 1
         return errors
 
@@ -47,7 +51,8 @@ class Notices:
         now = self._now()
         for ledger in self._archive.with_pending():
             for key, entry in ledger.poll.pending.items():
-                rests = entry.notice is Notice.SENT and 0 <= now - entry.notice_at < LOOK_AFTER_S
+                tried_at = max(entry.notice_at, self._failed_at.get((ledger.ref, key), 0.0))
+                rests = entry.notice is Notice.SENT and 0 <= now - tried_at < LOOK_AFTER_S
                 is_due = entry.state is Standing.GAVE_UP and entry.notice in (Notice.DUE, Notice.SENT) and not rests
                 if is_due and source.owns(ledger.ref):
                     yield ledger.ref, key
@@ -57,7 +62,7 @@ class Notices:
         if ledger is None:
             return
         entry = ledger.poll.pending[key]
-        report = GiveUp(ref, key, ledger.url, ledger.attempts(key), entry.notice_at)
+        report = GiveUp(ref, key, ledger.url, ledger.attempts(key))
         if entry.notice is Notice.SENT:
             if await source.is_reported(report):
                 self._record(ref, key, Notice.TOLD)
@@ -65,13 +70,13 @@ class Notices:
             self._record(ref, key, Notice.DUE)
         self._record(ref, key, Notice.SENT)
         try:
-            is_told = await source.report(report)
+            refusal = await source.report(report)
         except Limited:
             self._record(ref, key, Notice.DUE)  # nothing was written
             raise
-        self._record(ref, key, Notice.TOLD if is_told else Notice.REFUSED)
+        self._record(ref, key, Notice.REFUSED if refusal else Notice.TOLD, refusal)
 
-    def _record(self, ref: str, key: str, notice: Notice) -> None:
+    def _record(self, ref: str, key: str, notice: Notice, reason: str = "") -> None:
         """Whatever else became of the event meanwhile stands."""
         ledger = self._ledger(ref, key)
         if ledger is None:
@@ -80,7 +85,6 @@ class Notices:
         if notice is Notice.TOLD:
             self._tell(Note("poll.give_up_told", {"ref": ref, "key": key}))
         elif notice is Notice.REFUSED:
-            reason = "the token may not write there"
             self._tell(Note("poll.give_up_untold", {"ref": ref, "key": key, "reason": reason}))
 
     def _ledger(self, ref: str, key: str) -> Ledger | None:

@@ -86,7 +86,7 @@ def _refused(ledger: Ledger, key: str, reason: str, policy: Policy, now: float) 
     pause = min(_INTERVALS.get(attempts, 15) * policy.interval_s, LONGEST_PAUSE_S)
     ledger = move(ledger, key, Standing.REFUSED, **_next_offer(entry), pause=pause, retry_at=now + pause)
     if gives_up:
-        ledger = give_up(ledger, key, policy.version, reports=policy.reports_give_ups)
+        ledger = give_up(ledger, key, policy.version, reports=policy.reports_give_ups and entry.kind is not Kind.CLOSE)
         if entry.kind is Kind.CLOSE:
             ledger = end(ledger, ledger.poll.reason)
     name = "poll.spawn_failed" if is_spawn(key) else "poll.comment_failed"

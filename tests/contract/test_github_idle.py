@@ -104,7 +104,7 @@ class TestRequests:
     ) -> None:
         world = scene(tmp_path)
         await settled(world, 500 - pulls, pulls)
-        await world.cycle()
+        await world.cycle(times=30)  # every pull request had its turn, so that is not noted any more
         meter = Meter(world)
         with file_events(world.root.path) as seen:
             await world.cycle(times=3)
@@ -165,7 +165,7 @@ class TestRequests:
         meter = Meter(world)
         await world.cycle(times=30)
 
-        assert meter.read() == (30 * 3, 30)
+        assert meter.read() == (30 * 3, 0)
         asked = {entry.target.rpartition("/")[2] for entry in world.github.requests_matching(r"/issues/\d+$")}
         assert {str(number) for number in numbers[:30]} <= asked
 

@@ -116,7 +116,7 @@ def _most_looks(event: TrafficEvent, replay: Replay) -> int:
     """How many looks may overlook this.
 
     A review that moves nothing waits for the sweep, which has been around after twice thirty looks for sure. Where
-    answers lag, the next look has it; or the last one at its thread, where nobody could tell yet that its item left.
+    answers lag, the next look has it; or the one after, where nobody could tell yet that its item left.
     """
     plan = replay.plan
     if event.kind is Kind.REVIEW and not plan.is_prompt:
@@ -125,7 +125,7 @@ def _most_looks(event: TrafficEvent, replay: Replay) -> int:
         return 0
     left = replay.left.get(event.number)
     is_leaving = left is not None and _first_look(event, replay) + 1 >= bisect_left(replay.moments, left)
-    return LINGER_S // plan.interval_s + 2 if is_leaving else 1
+    return 2 if is_leaving else 1
 
 
 def _first_look(event: TrafficEvent, replay: Replay) -> int:

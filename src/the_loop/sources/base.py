@@ -1,6 +1,7 @@
 """What the cycle asks of a source, and how a source says that it could not find out.
 
     SourceError             this round failed: nothing is known, nothing changes
+      Unanswered            the other side itself is in trouble
       Limited               a limit named the moment before which nobody asks again
 
 A source has no side effects: `look` and `thread` may be cancelled at any await and asked again.
@@ -17,6 +18,10 @@ from the_loop.model import Entry, LoopError, Note, Presence, WorkItem
 
 class SourceError(LoopError):
     """The source, or a part of it, could not be asked."""
+
+
+class Unanswered(SourceError):
+    """The other side gave no answer, or only that it cannot; others may get none either."""
 
 
 class Limited(SourceError):
@@ -81,15 +86,14 @@ class GiveUp:
     key: str
     url: str  # of the item
     attempts: int
-    tried_at: float  # when a notice may have been written already, epoch seconds; 0 for never
 
 
 @runtime_checkable
 class Reporting(Protocol):
     """A source on whose items a notice can be written."""
 
-    async def report(self, report: GiveUp) -> bool:
-        """Write the notice; False if that is not allowed.
+    async def report(self, report: GiveUp) -> str:
+        """Write the notice. Returns why that is not allowed, nothing if it is written.
 
         Raises Limited, where nothing was written, and SourceError, where that is not known.
         """

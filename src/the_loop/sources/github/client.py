@@ -19,7 +19,7 @@ import httpx2
 
 from the_loop import __version__
 from the_loop.config import GITHUB_API_VERSION
-from the_loop.sources.base import Limited, SourceError
+from the_loop.sources.base import Limited, SourceError, Unanswered
 from the_loop.sources.github.limits import Clock, Clocks, fingerprint
 
 REQUEST_LIMIT_S: Final = 30.0  # for one request as a whole, however slowly it trickles
@@ -108,8 +108,10 @@ class Client:
         return self._clock is not None and self._clock.is_short
 
     async def close(self) -> None:
+        """Let go of the connections; another question opens new ones."""
         if self._http is not None:
             await self._http.aclose()
+            self._http = None
 
     # --- asking ---
 
@@ -164,12 +166,13 @@ class Client:
                         raise SourceError(f"{url}: the answer is larger than {BODY_LIMIT} bytes")
                 return response, b"".join(parts)
         except TimeoutError as error:
-            raise SourceError(f"{url}: no answer within {REQUEST_LIMIT_S:.0f} s") from error
+            raise Unanswered(f"{url}: no answer within {REQUEST_LIMIT_S:.0f} s") from error
         except (httpx2.LocalProtocolError, UnicodeEncodeError):
+            await self.close()  # the connection it was meant for is left half open
             # its own text would quote what cannot be sent, the token included
             raise SourceError(f"{url}: the request cannot be sent as it is") from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise SourceError(f"{url}: {_cause(error)}") from error
+            raise Unanswered(f"{url}: {_cause(error)}") from error
 
     def _opened(self) -> httpx2.AsyncClient:
         """The connections, made with the first request: what the environment says of proxies may be wrong."""
@@ -226,7 +229,8 @@ class Client:
             raise SourceError(f"{path}: the credentials were rejected (401)", "check the token of this source")
         if status == 403:
             raise SourceError(f"{path}: forbidden (403): {_message(value)}", "check what the token may read")
-        raise SourceError(f"{path}: status {status} {_message(value)}".rstrip())
+        kind = Unanswered if status >= 500 else SourceError
+        raise kind(f"{path}: status {status} {_message(value)}".rstrip())
 
     def _next(self, response: httpx2.Response) -> str | None:
         """A link is followed within this API only: the token goes nowhere else."""
@@ -241,7 +245,7 @@ class Client:
     def _date(self, response: httpx2.Response) -> float:
         try:
             return parsedate_to_datetime(response.headers["date"]).timestamp()
-        except (KeyError, ValueError, TypeError):
+        except (KeyError, ValueError, TypeError, OverflowError):
             return self._now()
 
 
@@ -276,8 +280,11 @@ def _decoded(content: bytes) -> Any:
 def _message(value: Any) -> str:
     if not isinstance(value, dict):
         return ""
-    errors = value.get("errors")
-    return f"{value.get('message', '')} {json.dumps(errors)[:200] if errors else ''}".strip()[:300]
+    try:
+        errors = json.dumps(value["errors"])[:200] if value.get("errors") else ""
+    except RecursionError:
+        errors = ""
+    return f"{str(value.get('message', ''))[:300]} {errors}".strip()
 
 
 def _validator(response: httpx2.Response) -> str:

@@ -13,6 +13,7 @@ from typing import Final
 
 _FIRST_GUESS_S: Final = 60.0
 _LONGEST_GUESS_S: Final = 900.0
+_KEPT: Final = 100  # clocks, those that wait aside
 _RESERVE: Final = 0.2  # of the hour's points
 
 
@@ -68,10 +69,15 @@ class Clocks:
     def of(self, api: str, token: str | None) -> Clock:
         key = fingerprint(api.rstrip("/"), token or "")
         if key not in self._clocks:
-            # tokens that are made anew every hour must not heap up
-            self._clocks = {name: one for name, one in self._clocks.items() if one.turn.locked() or one.wait_left_s}
+            self._forget_old_ones()
             self._clocks[key] = Clock(self._monotonic)
         return self._clocks[key]
+
+    def _forget_old_ones(self) -> None:
+        """Tokens that are made anew every hour must not heap up."""
+        if len(self._clocks) >= _KEPT:
+            oldest = next((key for key, clock in self._clocks.items() if not clock.wait_left_s), "")
+            self._clocks.pop(oldest, None)
 
 
 def fingerprint(*parts: str) -> str:

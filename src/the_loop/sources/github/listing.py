@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from urllib.parse import quote
 
 from the_loop.config import GithubSection
@@ -17,12 +18,12 @@ async def list_items(client: Client, section: GithubSection, look: Look) -> str:
     """Fill in the items. Returns the path that a redirect led to, if there was one. Raises SourceError."""
     label = quote(section.label, safe="")
     path = f"/repos/{look.name}/issues?labels={label}&state=open&sort=created&direction=asc&per_page={PAGE}"
-    parts = await validated_pages(client, path, [_to_ask(look, page) for page in look.old.pages])
+    monitored = {True: section.monitor.pull_requests, False: section.monitor.issues}
+    parts = await validated_pages(client, path, [_to_ask(look, page, monitored) for page in look.old.pages])
     look.now = parts[0].answer.date
     look.pages = [
         look.old.pages[place] if part.answer.is_unchanged else _read(look, part) for place, part in enumerate(parts)
     ]
-    monitored = {True: section.monitor.pull_requests, False: section.monitor.issues}
     for row in (row for page in look.pages for row in page.rows):
         look.rows[row.number] = row
         if monitored[row.is_pull]:
@@ -48,9 +49,10 @@ def is_another_repository(look: Look) -> bool:
     return bool(look.rows) and not verdicts and bool(look.old.pages)
 
 
-def _to_ask(look: Look, page: Page) -> Asked:
+def _to_ask(look: Look, page: Page, monitored: Mapping[bool, bool]) -> Asked:
     """A page with items that are not taken up yet is asked for whole: one question instead of one for each."""
-    is_wanted = any(row.number not in look.known and row.number not in look.kept for row in page.rows)
+    numbers = (row.number for row in page.rows if monitored[row.is_pull])
+    is_wanted = any(number not in look.known and number not in look.kept for number in numbers)
     return Asked(page.path, "" if is_wanted else page.etag, page.size)
 
 

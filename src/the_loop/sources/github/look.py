@@ -9,10 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec.structs import replace
+
 from the_loop.model import Entry, Kind, Presence, WorkItem
-from the_loop.sources.base import Known, Sighting, SourceError
+from the_loop.sources.base import Known, Limited, Sighting, SourceError, Unanswered
 from the_loop.sources.github.record import Asked, Left, Page, Record, Row, Stream
 
+_PATIENCE: Final = 3
+_TURNS_UNWRITTEN: Final = 4
 SWEEP: Final = 30  # what only a question of its own can tell is asked every so many looks
 
 
@@ -38,7 +42,8 @@ class Look:
     entries: dict[int, list[Entry]] = field(default_factory=dict)
     stirred: set[int] = field(default_factory=set)  # pull requests with news that may come with a review
     left: dict[int, Left] = field(default_factory=dict)
-    away: list[int] = field(default_factory=list)
+    away: dict[int, str] = field(default_factory=dict)  # the items without their label, with validators
+    unlabelled: list[int] = field(default_factory=list)  # of them those that were found so in this look
     missing: list[int] = field(default_factory=list)
     hot: dict[int, float] = field(default_factory=dict)
     reviews: dict[int, list[Asked]] = field(default_factory=dict)
@@ -48,6 +53,18 @@ class Look:
 
     def __post_init__(self) -> None:
         self.before = self.old.rows()
+
+    @property
+    def is_hopeless(self) -> bool:
+        """True once a limit was met, or so many questions got no answer that asking more only costs time."""
+        unanswered = sum(isinstance(fault, Unanswered) for fault in self.faults)
+        return unanswered >= _PATIENCE or any(isinstance(fault, Limited) for fault in self.faults)
+
+    def in_turn(self, numbers: Iterable[int]) -> list[int]:
+        """These in ascending order, each look beginning with another one: none is always behind one that fails."""
+        ordered = sorted(numbers)
+        first = self.turn % len(ordered) if ordered else 0
+        return ordered[first:] + ordered[:first]
 
     def ref(self, number: int) -> str:
         return f"{self.prefix}#{number}"
@@ -60,9 +77,13 @@ class Look:
     def add(self, number: int, entries: Iterable[Entry]) -> None:
         self.entries.setdefault(number, []).extend(entries)
 
-    def record(self, first_turn: int) -> Record:
-        """The position after this look, in a life whose first one had that turn."""
-        return Record(
+    def record(self, looks_before: int) -> Record:
+        """The position after this look; `looks_before`: of this process.
+
+        The turn is kept with every change, and of its own where short lives would otherwise begin at the same one
+        again and again; a life in which everything had its turn writes nothing for it any more.
+        """
+        record = Record(
             id=self.old.id,
             name=self.name,
             filed=self.old.filed,
@@ -74,8 +95,13 @@ class Look:
             missing=self.missing,
             hot=self.hot,
             reviews=self.reviews,
-            turn=first_turn,
+            turn=self.old.turn,
+            away=self.away,
         )
+        takes_turns = bool(self.pulls or self.away)
+        is_late = looks_before == 0 or self.turn - self.old.turn >= _TURNS_UNWRITTEN
+        is_to_be_kept = takes_turns and looks_before < SWEEP and is_late
+        return replace(record, turn=self.turn) if is_to_be_kept or record != self.old else record
 
     def sightings(self, linger_s: float) -> Iterator[Sighting]:
         """What the core is told, item by item."""
@@ -85,7 +111,7 @@ class Look:
             rows = self.entries.get(number, ())
             is_owed = self.is_unsure or number not in before
             yield Sighting(item.ref, Presence.LISTED, item, rows=rows, is_owed=is_owed)
-        for number in self.away:
+        for number in self.unlabelled:
             yield Sighting(self.ref(number), Presence.AWAY)
         for number, left in self.left.items():
             presence = Presence.GONE if self.now - left.at >= linger_s else Presence.LEFT

@@ -63,8 +63,8 @@ class Left(Struct, frozen=True):
 class Record(Struct, frozen=True):
     """`hot`: until when a pull request's reviews are asked for in each look. `reviews`: their pages.
 
-    `turn` numbers the first look of the process that wrote it, so that lives of a single look take turns as well,
-    and those of many need not write it each time.
+    `turn` numbers the looks, for what is asked now and then; it may lag a little behind, as an idle look writes
+    nothing for it. `away`: validators of the items without their label.
     """
 
     id: int
@@ -76,6 +76,7 @@ class Record(Struct, frozen=True):
     review_comment: Stream | None = None
     left: dict[int, Left] = {}
     missing: list[int] = []
+    away: dict[int, str] = {}
     hot: dict[int, Moment] = {}
     reviews: dict[int, list[Asked]] = {}
     turn: int = 0
@@ -91,7 +92,8 @@ def read_record(value: Any) -> Record | None:
         record = msgspec.convert(value, Record, str_keys=True)
     except msgspec.ValidationError:
         return None
-    has_pulls = any(row.is_pull and row.number not in record.excluded for row in record.rows().values())
+    excluded = set(record.excluded)
+    has_pulls = any(row.is_pull and number not in excluded for number, row in record.rows().items())
     if record.comment is None or (has_pulls and record.review_comment is None):
         return None  # without its moment a list would be asked from today on
     return record

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from the_loop.sources.base import Limited, SourceError
+from the_loop.sources.base import SourceError
 from the_loop.sources.github.client import Client
 from the_loop.sources.github.look import SWEEP, Look
 from the_loop.sources.github.rows import Review, many, to_reviews
@@ -19,7 +19,7 @@ HOT_S: Final = 180.0  # for so long the answers of different servers may differ 
 
 
 async def read_reviews(client: Client, look: Look) -> None:
-    """New reviews of the pull requests whose turn it is. Raises Limited; any other fault costs that one only."""
+    """New reviews of the pull requests whose turn it is. Whoever could not be asked has its turn in the next look."""
     here = {number for number in look.pulls if number in look.known}
     ended = {number for number, left in look.left.items() if left.pull and left.is_readable}
     hot = {number: min(until, look.now + HOT_S) for number, until in look.old.hot.items() if until > look.now}
@@ -27,15 +27,19 @@ async def read_reviews(client: Client, look: Look) -> None:
     look.hot = {number: until for number, until in hot.items() if number in here}
     read = {**look.old.reviews, **look.heard}
     look.reviews = {number: pages for number, pages in read.items() if number in here | ended}
-    for number in sorted(look.hot.keys() | (ended & look.known.keys()) | _swept(look, here)):
-        try:
-            await _read(client, look, number)
-        except Limited:
-            raise
-        except SourceError as fault:
-            look.faults.append(fault)
-            if number in here:
-                look.hot[number] = look.now + HOT_S  # its turn comes again with the next look
+    for number in look.in_turn(look.hot.keys() | (ended & look.known.keys()) | _swept(look, here)):
+        is_read = not look.is_hopeless and await _is_read(client, look, number)
+        if not is_read and number in here:
+            look.hot[number] = look.now + HOT_S  # its turn comes again with the next look
+
+
+async def _is_read(client: Client, look: Look, number: int) -> bool:
+    try:
+        await _read(client, look, number)
+    except SourceError as fault:
+        look.faults.append(fault)
+        return False
+    return True
 
 
 def _swept(look: Look, here: set[int]) -> set[int]:

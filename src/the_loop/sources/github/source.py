@@ -20,10 +20,10 @@ from the_loop.model import Entry, Kind, WorkItem
 from the_loop.sources.base import GiveUp, Known, Limited, Listing, Sighting, SourceError, Thread
 from the_loop.sources.github.client import Client
 from the_loop.sources.github.departures import ask_about_missing
+from the_loop.sources.github.give_ups import is_written, write_notice
 from the_loop.sources.github.identity import AnotherRepository, ask_repository, confirm, find_again, is_elsewhere
 from the_loop.sources.github.listing import is_another_repository, list_items
 from the_loop.sources.github.look import Look
-from the_loop.sources.github.notices import is_written, write_notice
 from the_loop.sources.github.record import Asked, Record, read_record, write_record
 from the_loop.sources.github.repositories import Repositories
 from the_loop.sources.github.reviews import read_reviews
@@ -81,10 +81,11 @@ class GithubSource:
         self._seen: dict[str, _Seen] = {}
         self._kept: dict[str, dict[int, WorkItem]] = {}  # by prefix: whole items that were not taken up yet
         self._heard: dict[str, dict[int, list[Asked]]] = {}  # by prefix: reviews read with a thread since the last look
+        self._turns: dict[str, int] = {}  # by prefix: the turn of the last look that succeeded
+        self._looks: dict[str, int] = {}  # by prefix: how many did, in this life
         self._configured = {repo.lower() for repo in section.repos}
         self._owned = self._configured
-        turns = [record.turn for record in self._records(position).values() if record is not None]
-        self._first_turn = self._turn = max(turns, default=-1) + 1
+        self._records(position)
 
     def owns(self, ref: str) -> bool:
         place, _, number = ref.partition("#")
@@ -99,22 +100,20 @@ class GithubSource:
         faults: list[SourceError] = []
         failed = items = 0
         for repo in self._section.repos:
-            if faults and isinstance(faults[-1], Limited):
+            if any(isinstance(fault, Limited) for fault in faults):
                 failed += 1
-                faults.append(faults[-1])
                 continue
             try:
                 look = await self._look_at(repo, records.get(repo.lower()), by_prefix)
             except SourceError as error:
                 failed += 1
-                faults.append(error if isinstance(error, Limited) else _named(repo, error))
+                faults.append(_named(repo, error))
                 continue
             sightings += look.sightings(self._linger_s)
-            records[repo.lower()] = look.record(self._first_turn)
+            records[repo.lower()] = look.record(self._looks.get(look.prefix, 0))
             items += len(look.listed)
             faults += [_named(repo, fault) for fault in look.faults]
             self._remember(repo, look)
-        self._turn += 1
         if failed == len(self._section.repos):
             raise faults[-1]
         written = {repo: write_record(record) for repo, record in records.items() if record is not None}
@@ -131,7 +130,7 @@ class GithubSource:
             item = to_item(ref, issue) if issue.state == "open" else None
         return Thread(item, await self._entries(ref, place, is_pull=seen.is_pull))
 
-    async def report(self, report: GiveUp) -> bool:
+    async def report(self, report: GiveUp) -> str:
         place, number = self._place_of(report.ref)
         return await write_notice(self._client, place.name, number, report)
 
@@ -160,16 +159,16 @@ class GithubSource:
                 record = None
             records[repo] = record
             if record is not None:
-                self._file(repo, record)
+                self._file(repo, record.filed, _Place(record.id, record.name))
         return records
 
     def _is_configured_otherwise(self, name: str, repo: str) -> bool:
         return name.lower() != repo.lower() and name.lower() in self._configured
 
-    def _file(self, repo: str, record: Record) -> None:
-        self._filed[repo.lower()] = record.filed
+    def _file(self, repo: str, filed: str, place: _Place) -> None:
+        self._filed[repo.lower()] = filed
         self._owned = {self._filed.get(configured, configured) for configured in self._configured}
-        self._places[record.filed] = _Place(record.id, record.name)
+        self._places[filed] = place
 
     async def _look_at(self, repo: str, record: Record | None, known: _KnownByPrefix) -> Look:
         try:
@@ -188,7 +187,7 @@ class GithubSource:
         look = Look(
             old,
             prefix,
-            self._turn,
+            self._turns.get(prefix, old.turn) + 1,
             known.get(prefix, {}),
             old.name,
             kept=self._kept.get(prefix, {}),
@@ -214,7 +213,9 @@ class GithubSource:
 
     def _remember(self, repo: str, look: Look) -> None:
         """What is needed to read the thread of an item that was just told of, and to ask for less in the next look."""
-        self._file(repo, look.record(self._first_turn))
+        self._file(repo, look.old.filed, _Place(look.old.id, look.name))
+        self._turns[look.prefix] = look.turn
+        self._looks[look.prefix] = self._looks.get(look.prefix, 0) + 1
         whole = {**look.kept, **look.fresh}
         for number in look.listed:
             row = look.rows[number]
@@ -277,4 +278,6 @@ def _by_prefix(known: Mapping[str, Known]) -> _KnownByPrefix:
 
 
 def _named(repo: str, error: SourceError) -> SourceError:
+    if isinstance(error, Limited):
+        return error
     return SourceError(f"{repo}: {error.problem}", error.hint)
