@@ -84,6 +84,18 @@ class TestTelling:
         assert len(notices(world)) == 1
         assert "hand this item over" in notices(world)[0]
 
+    @in_loop
+    async def test_close_when_given_up_then_is_not_told(self, tmp_path: Path) -> None:
+        """The item is over: nobody looks there any more."""
+        world = scene(tmp_path, report_give_ups=True)
+        world.sink.answers[f"github:{REPO}#{world.add_issue()}/close:1"] = [Outcome(Verdict.REFUSED, "exit 1")] * 9
+        await world.cycle()
+        world.github.close(REPO, 1)
+        await world.cycle(times=REFUSALS + 5)
+
+        assert world.ids() == ["1/spawn:1", *["1/close:1"] * 3]
+        assert notices(world) == []
+
     @pytest.mark.parametrize("effect", [faults.permission_denied(), faults.reply(404, {}), faults.reply(410, {})])
     @in_loop
     async def test_notice_when_the_token_may_not_write_then_is_left_and_nothing_else_suffers(
@@ -122,6 +134,55 @@ class TestOnce:
         await world.cycle(times=REFUSALS + 8)
 
         assert len(notices(world)) == 1
+
+    @in_loop
+    async def test_notice_when_the_clocks_differ_and_its_answer_is_lost_then_is_there_once(
+        self, tmp_path: Path
+    ) -> None:
+        world = scene(tmp_path, report_give_ups=True)
+        world.github.clock = lambda: world.clock() - 600.0
+        world.sink.answers[f"github:{REPO}#{world.add_issue()}/comment:1001"] = [Outcome(Verdict.REFUSED, "x")] * 9
+        world.github.fail(POST, lost)
+        await world.cycle()
+        world.github.comment(REPO, 1)
+        await world.cycle(times=REFUSALS + 8)
+
+        assert len(notices(world)) == 1
+
+    @in_loop
+    async def test_notices_when_many_are_due_then_come_some_at_a_time(self, tmp_path: Path) -> None:
+        """Writing much in a short time meets limits that hold for reading too."""
+        world = scene(tmp_path, report_give_ups=True)
+        for number in range(1, 31):
+            world.add_issue()
+            refusals = [Outcome(Verdict.REFUSED, "exit 1")] * 3
+            world.sink.answers[f"github:{REPO}#{number}/spawn:1"] = refusals
+        written = []
+        for _ in range(REFUSALS):
+            before = len(world.github.requests_matching(POST))
+            await world.cycle()
+            written.append(len(world.github.requests_matching(POST)) - before)
+
+        assert [count for count in written if count] == [10, 10, 10]
+
+    @in_loop
+    async def test_notice_when_its_source_has_a_fault_of_its_own_then_costs_that_notice(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        world = refused(tmp_path)
+        await world.cycle()
+        world.github.comment(REPO, 1)
+
+        async def broken(*_: object) -> str:
+            raise ValueError("a bug")
+
+        monkeypatch.setattr(world.watched.source, "report", broken)
+        await world.cycle(times=REFUSALS)
+        world.github.comment(REPO, 1)
+        await world.cycle()
+
+        assert world.ids()[-1] == "1/comment:1002"
+        assert {note.fields["reason"] for note in world.told("item.failed")} == {"cannot tell of a give-up: a bug"}
 
     @in_loop
     async def test_notice_when_limited_then_comes_after_the_wait(self, tmp_path: Path) -> None:

@@ -110,7 +110,6 @@ class TestShared:
         assert one.wait_left_s(time.monotonic()) > 295
         assert github.requests == 0
 
-
     @in_loop
     async def test_limit_when_the_token_is_renewed_meanwhile_then_is_in_force_still(
         self, github: FakeGitHub, root: StateRoot, tmp_path: Path

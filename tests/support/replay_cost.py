@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from support.github_values import Kind
@@ -91,10 +90,8 @@ class Account:
 
     def _has_reviews(self, log: Sequence[Request]) -> bool:
         has_news = False
-        for before, request in pairwise(log):
-            found = _REVIEWS.search(request.target)
-            # a whole thread is read to be decided at once: it leaves no validators
-            if found and f"/pulls/{found[1]}/comments" not in before.target:
+        for request in log:
+            if found := _REVIEWS.search(request.target):
                 number = int(found[1])
                 has_news |= self._is_news(number, request)
                 self._asked[number] = request

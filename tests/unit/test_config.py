@@ -196,6 +196,8 @@ def test_wrong_value_is_named_with_what_would_be_right(content: dict[str, Any], 
         ({**WORK, "label": ""}, "label", "''"),
         ({**WORK, "apiUrl": "ftp://host"}, "apiUrl", "'ftp://host'"),
         ({**WORK, "apiUrl": "https://host/?a=b"}, "apiUrl", "host"),
+        ({**WORK, "apiUrl": "https://me:hush@host/"}, "apiUrl", "//…@host"),
+        ({**WORK, "apiVersion": "latest"}, "apiVersion", "'latest'"),
         ({**WORK, "credential": "../../etc/passwd"}, "credential", "passwd"),
         ({**WORK, "tokenFile": "a\0b"}, "tokenFile", "NUL"),
         ({**WORK, "monitor": {"issues": "no"}}, "monitor.issues", "bool"),
@@ -310,6 +312,25 @@ def test_one_repository_in_two_sources_is_an_error(first: dict[str, Any], second
 
 def test_one_repository_twice_in_a_source_is_an_error() -> None:
     assert "polling.sources[0].repos[1]" in faults_of(tree({**WORK, "repos": ["octo/repo", "octo/REPO"]}))
+
+
+def test_address_with_a_password_when_refused_then_is_not_shown() -> None:
+    faults = faults_of(tree({**WORK, "apiUrl": "https://me:hush@host/"}))
+
+    assert "hush" not in str(faults)
+
+
+def test_what_looks_like_a_date_is_the_text_that_was_written() -> None:
+    """Who copies a version of the API writes it without quotes."""
+    text = b"""
+        polling: {sources: [{provider: github, repos: [octo/repo], label: 2026-01-31, apiVersion: 2026-03-10}]}
+        routing: {authorizedUsers: [octocat]}
+        session: {command: [agent]}
+    """
+    (section,) = parse(text, "config.yaml").polling.sources
+
+    assert isinstance(section, GithubSection)
+    assert (section.label, section.api_version) == ("2026-01-31", "2026-03-10")
 
 
 def test_same_name_of_a_repository_on_two_hosts_is_right() -> None:
