@@ -230,6 +230,7 @@ def first_sight(box: Box, forge: Forge) -> Life:
     began, beats = time.perf_counter(), [life.cycle()]
     row("first cycle", f"{beats[0].seconds:.2f} s, {beats[0].requests} requests, {life.memory_mb():.0f} MB")
     beats.append(life.cycle())
+    time.sleep(1.5)  # into the third one
     row("stop within the first sight", f"{life.stop():.2f} s")
     life, told_at = Life(box, forge), began
     beats.append(life.cycle())
