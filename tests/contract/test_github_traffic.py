@@ -1,4 +1,7 @@
-"""Days of real traffic on every kind of GitHub: benchmarks/replay.py in small; `THE_LOOP_FULL_SWEEP=1` takes all sixty."""
+"""Days of real traffic on every kind of GitHub: benchmarks/replay.py in small.
+
+`THE_LOOP_FULL_SWEEP=1` takes all sixty days.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +36,14 @@ class TestTraffic:
     @pytest.mark.parametrize(
         "fields",
         [
-            {"interval_s": 600, "days": 14},
-            {"interval_s": 600, "days": 14, "seed": 2, "lag_s": 20.0, "restarts": 0.02},
+            {"interval_s": 600, "days": 10},
+            {"interval_s": 600, "days": 10, "seed": 2, "lag_s": 20.0, "restarts": 0.02},
             {"interval_s": 600, "days": 10, "seed": 3, "restarts": 0.05},
-            {"interval_s": 300, "days": 5, "seed": 4, "is_exclusive": True, "crashes": 1.0},
+            {"interval_s": 300, "days": 3, "seed": 4, "is_exclusive": True, "crashes": 0.6},
             {"interval_s": 300, "days": 6, "seed": 5, "coalesce_s": 10.0, "are_reviews_still": True},
-            {"interval_s": 60, "days": 0.6, "seed": 6, "rotate_s": 3600.0},
+            {"interval_s": 60, "days": 0.8, "seed": 6, "rotate_s": 3600.0},
             {"interval_s": 60, "days": 1, "seed": 7, **ALL_AT_ONCE},
-            {"interval_s": 600, "days": 8, "seed": 8, **ALL_AT_ONCE},
+            {"interval_s": 600, "days": 6, "seed": 8, **ALL_AT_ONCE},
         ],
         ids=["quiet", "lag", "restarts", "crashes", "still", "rotation", "all", "all-long"],
     )
@@ -54,12 +57,12 @@ class TestTraffic:
         print(outcome, replay.crashes)
 
         assert outcome.faults == []
-        assert outcome.expected.total() > 1300
+        assert outcome.expected.total() > 1250
         assert outcome.expected[Kind.REVIEW] > 50
         assert outcome.arrived >= outcome.expected.total()
         assert (replay.lives > 1) is (plan.restarts + plan.crashes > 0)
-        assert len(replay.account.idle) > 30
-        assert plan.is_prompt or max(outcome.review_delays) > 1  # by the sweep
+        assert len(replay.account.idle) > 10
+        assert not plan.are_reviews_still or plan.days < 5 or max(outcome.review_delays) > 1  # by the sweep
         assert plan.crashes == 0 or min(replay.crashes[request] for request in (1, 2, 3, 4)) > 5
 
     @in_loop

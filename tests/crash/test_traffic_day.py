@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from support.github_fake import FakeGitHub
-from support.github_values import Kind
 from support.http_server import FakeServer
 from support.poller import Box, Started
 from support.traffic import Traffic, load_traffic
@@ -55,20 +54,16 @@ def busiest_day(traffic: Traffic) -> int:
 
 
 def written(traffic: Traffic, day: Day) -> dict[str, list[str]]:
-    """Comments and review comments that came to light on that day, by item, in order."""
+    """What came to light on that day and says something, by item, in order."""
     found: dict[str, list[str]] = {}
     for event in traffic.events:
-        if day.start < event.visible <= day.start + DAY_S and event.kind is not Kind.REVIEW:
+        if day.start < event.visible <= day.start + DAY_S and not event.is_empty():
             found.setdefault(f"github:127.0.0.1/octo/repo#{event.number}", []).append(f"{event.kind}:{event.id}")
     return found
 
 
-def arrived(box: Box) -> dict[str, list[str]]:
-    return {ref: [key for key in keys if not key.startswith("review:")] for ref, keys in box.sink.entries().items()}
-
-
 def lacks(box: Box, expected: dict[str, list[str]]) -> list[str]:
-    here = arrived(box)
+    here = box.sink.entries()
     return [f"{ref}/{key}" for ref, keys in expected.items() for key in keys if key not in here.get(ref, ())]
 
 
@@ -129,13 +124,13 @@ def test_busiest_day_when_ended_at_random_then_all_of_it_arrives_once(tmp_path: 
             assert len(calls) == len(set(calls)), (
                 f"delivered twice: {[key for key, n in Counter(calls).items() if n > 1]}"
             )
-            entries = [f"{ref}/{key}" for ref, keys in arrived(box).items() for key in keys]
+            entries = [f"{ref}/{key}" for ref, keys in box.sink.entries().items() for key in keys]
             assert len(entries) == len(set(entries)), "carried by a spawn, and delivered as well"
             assert not [got for got in box.sink.got() if got.redelivery or got.attempt != 1]
             assert box.attempts() == {}
             for ref, keys in expected.items():
                 comments = [key for key in keys if key.startswith("comment:")]
-                assert [key for key in arrived(box)[ref] if key in comments] == comments, "in order per item"
-        assert {ref: set(keys) for ref, keys in arrived(ended).items()} == {
-            ref: set(keys) for ref, keys in arrived(steady).items()
+                assert [key for key in box.sink.entries()[ref] if key in comments] == comments, "in order per item"
+        assert {ref: set(keys) for ref, keys in ended.sink.entries().items()} == {
+            ref: set(keys) for ref, keys in steady.sink.entries().items()
         }

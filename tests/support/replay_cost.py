@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from support.github_values import Kind
@@ -51,6 +52,7 @@ class Account:
             if event.kind is Kind.REVIEW:
                 self._reviews[event.number].append(event.visible)
         self._asked: dict[int, Request] = {}  # the last one for the reviews of each pull request
+        self._in_threads: set[int] = set()
         self._tokens: set[str] = set()
         self._mark = (0, 0)
 
@@ -65,6 +67,9 @@ class Account:
         log = self._github.log[-requests:]
         has_news = self._has_news(moments)
         has_news |= self._is_other_token(log)
+        if is_new_life:
+            for number in self._in_threads:  # what was read with a whole thread is on disk after the next look
+                del self._asked[number]
         has_news |= self._has_reviews(log)
         if not has_news and not is_new_life:
             self._compare(len(moments) - 1, self.spent[-1])
@@ -90,11 +95,14 @@ class Account:
 
     def _has_reviews(self, log: Sequence[Request]) -> bool:
         has_news = False
-        for request in log:
+        self._in_threads = set()
+        for before, request in pairwise(log):
             if found := _REVIEWS.search(request.target):
                 number = int(found[1])
                 has_news |= self._is_news(number, request)
                 self._asked[number] = request
+                if f"/pulls/{number}/comments" in before.target:
+                    self._in_threads.add(number)
         return has_news
 
     def _is_news(self, number: int, request: Request) -> bool:
