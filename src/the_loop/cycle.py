@@ -43,6 +43,7 @@ class Watched:
     wait_ends_s: float = 0.0  # monotonic, as the clock may be set; the position has it for the next life
     last_good_at: float | None = None  # epoch seconds
     items: int = 0
+    visited: tuple[int, int] | None = None  # of so many items, while a look at them is under way
     was_looked_at: bool = False
 
     @property
@@ -162,7 +163,8 @@ class Cycle:
         owed = self._owed(watched, listing)
         budget = _Budget(first_sights=0) if listing.is_short else _Budget()
         errors = 0
-        for sighting in listing.sightings:
+        for done, sighting in enumerate(listing.sightings):
+            watched.visited = (done, len(listing.sightings))
             try:
                 await self._visit(watched, sighting, owed, budget)
             except HeldItem:
@@ -177,6 +179,7 @@ class Cycle:
                 fields = {"ref": sighting.ref, "source": watched.source.name, "reason": explain(error)}
                 self._tell(Note("item.failed", fields))
                 errors += 1
+        watched.visited = None
         return errors, owed
 
     async def _visit(self, watched: Watched, sighting: Sighting, owed: set[str], budget: _Budget) -> None:

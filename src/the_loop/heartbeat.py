@@ -102,6 +102,9 @@ class Health:
         if owed := sum(len(one.position.owed) for one in watched):
             parts.append(f"{owed} of them still to be read")
         for one in watched:
+            if one.visited is not None:
+                done, total = one.visited
+                parts.append(f"{one.source.name}: {done} of {total} items looked at")
             if one.error:
                 age = "never" if one.last_good_at is None else f"{span(now - one.last_good_at)} ago"
                 parts.append(f"{one.source.name} last good {age}: {one.error}")

@@ -42,6 +42,7 @@ _QUEUE_LOOK_S: Final = 0.1
 _SAY_WAITING_S: Final = 5.0
 _TICK_S: Final = 2.0  # how soon a removed pidfile is put back
 _JITTER: Final = 0.05
+_SHOW_PROGRESS_S: Final = 5.0
 _STEP_LIMIT_S: Final = 900.0  # a cycle that takes longer than this is not progress any more
 _UNIT_DRAIN_S: Final = 60.0
 
@@ -82,6 +83,7 @@ class Poller:
         self._errors = 0
         self._interrupted = False
         self._busy_since: float | None = None
+        self._beaten_at = 0.0
         self._watched: list[Watched] = []
 
     def install_handlers(self) -> None:
@@ -374,6 +376,8 @@ class Poller:
         while True:
             self._is_in_charge()
             self._setup.trail.check()
+            if self._work is not None and time.monotonic() - self._beaten_at > _SHOW_PROGRESS_S:
+                self._beat()
             if watchdog_s is not None and not self._is_overdue():
                 self._setup.notifier.watchdog()
             await asyncio.sleep(min(_TICK_S, watchdog_s or _TICK_S))
@@ -406,6 +410,7 @@ class Poller:
         return self._health.status(self._watched)
 
     def _beat(self, *, is_last: bool = False) -> None:
+        self._beaten_at = time.monotonic()
         if not self._is_displaced:
             self._health.beat(self._archive, self._watched, self._dispatcher.pause_reason, is_last=is_last)
         self._setup.notifier.status(self._status())

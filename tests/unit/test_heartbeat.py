@@ -1,0 +1,92 @@
+"""What the heartbeat and the one line for the manager say of a poller: how far it is, and what fails since when."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from the_loop.cycle import Watched
+from the_loop.guards import Rules
+from the_loop.heartbeat import Health, source_status
+from the_loop.model import span
+from the_loop.positions import Position
+from the_loop.processes import Identity
+from the_loop.state import StateRoot, to_json_bytes
+
+NOON = 1_700_000_000.0
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> StateRoot:
+    root = StateRoot(tmp_path / "root")
+    root.prepare_root()
+    root.prepare_folders()
+    return root
+
+
+def health_of(root: StateRoot) -> Health:
+    return Health(root, Identity(1, 2), lambda: NOON)
+
+
+def watched(**fields: Any) -> Watched:
+    source: Any = SimpleNamespace(name="work", provider="github")
+    rules = Rules(frozenset({"octocat"}), folds_case=True, words={})
+    return Watched(source, rules, **fields)
+
+
+class TestLine:
+    def test_status_when_nothing_ran_yet_then_says_so(self, root: StateRoot) -> None:
+        assert health_of(root).status([watched()]) == "first cycle"
+
+    def test_status_when_all_is_well_then_tells_items_and_time(self, root: StateRoot) -> None:
+        health = health_of(root)
+        health.cycle_begins()
+        health.cycle_ends(items=7, delivered=0, errors=0, interrupted=False)
+
+        assert health.status([watched()]) == "7 items, last cycle 2023-11-14T22:13:20.000Z"
+
+    def test_status_when_a_first_sight_is_under_way_then_shows_how_far_it_is(self, root: StateRoot) -> None:
+        owed = frozenset(f"github:octo/repo#{number}" for number in range(9950))
+        one = watched(position=Position({}, owed), visited=(340, 10_000))
+
+        line = health_of(root).status([one])
+        assert line == "first cycle, 9950 of them still to be read, work: 340 of 10000 items looked at"
+
+    @pytest.mark.parametrize(
+        ("last_good_at", "age"), [(None, "never"), (NOON - 42, "42 s ago"), (NOON - 7300, "2 h ago")]
+    )
+    def test_status_when_a_source_fails_then_tells_since_when_and_why(
+        self, root: StateRoot, last_good_at: float | None, age: str
+    ) -> None:
+        one = watched(error="the credentials were rejected (401)", last_good_at=last_good_at)
+
+        line = health_of(root).status([watched(), one])
+        assert line == f"first cycle, work last good {age}: the credentials were rejected (401)"
+
+
+class TestLives:
+    def test_last_good_moment_when_an_earlier_life_knew_it_then_is_known(self, root: StateRoot) -> None:
+        """Elsewhere a restart made an outage of hours look like one of seconds."""
+        sources = [{"name": "work", "lastGoodAt": "2023-11-14T20:13:20.000Z"}, {"name": "odd", "lastGoodAt": 7}, "x"]
+        root.heartbeat.write_bytes(to_json_bytes({"writtenAt": "2023-11-14T22:00:00.000Z", "sources": sources}))
+        health = health_of(root)
+
+        assert health.last_good_at("work") == NOON - 7200
+        assert health.last_good_at("odd") is None
+        assert health.last_good_at("new") is None
+
+    def test_source_when_items_are_owed_then_their_number_is_shown(self) -> None:
+        shown = source_status(watched(position=Position({}, frozenset({"a", "b"})), items=5), NOON)
+
+        assert (shown["items"], shown["owed"]) == (5, 2)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(-5, "0 s"), (0, "0 s"), (59.9, "59 s"), (60, "1 min"), (3599, "59 min"), (7300, "2 h"), (200_000, "2 d")],
+)
+def test_span_then_is_in_its_largest_unit(seconds: float, words: str) -> None:
+    assert span(seconds) == words
