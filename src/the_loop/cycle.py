@@ -214,6 +214,7 @@ class Cycle:
             presence=sighting.presence,
             item=sighting.item,
             reason=sighting.reason,
+            detail=sighting.detail,
             rows=sighting.rows,
             running=self._dispatcher.running(sighting.ref),
             due=spawn is not None and self._outbox.is_due(spawn),

@@ -42,6 +42,7 @@ class View:
     presence: Presence
     item: WorkItem | None = None
     reason: str = ""  # why it left
+    detail: str = ""
     rows: Sequence[Entry] = ()
     thread: Sequence[Entry] | None = None
     running: str | None = None  # the event of this item that is being delivered right now
@@ -164,7 +165,13 @@ def _consider_start(ledger: Ledger | None, view: View, item: WorkItem, rules: Ru
     if state.wants:
         fresh = new_ledger(item, Phase.STARTING, g=1) if ledger is None else restarted(ledger, item)
         fresh = change(
-            _obey(fresh, obeyed), phase=Phase.STARTING, reason="", paused=state.paused, away=False, behind=False
+            _obey(fresh, obeyed),
+            phase=Phase.STARTING,
+            reason="",
+            detail="",
+            paused=state.paused,
+            away=False,
+            behind=False,
         )
         decision = _build_spawn(fresh, item, view.entries, rules)
         return replace(decision, notes=(*notes, *decision.notes))
@@ -342,7 +349,7 @@ def _last_words(ledger: Ledger, view: View, rules: Rules) -> Decision:
     decision = _live(present, view, rules)
     heard = decision.ledger or ledger
     if view.presence is Presence.GONE and heard.poll.phase is Phase.LIVE:
-        closing = close_session(change(heard, paused=False), view.reason)
+        closing = close_session(change(heard, paused=False, detail=view.detail), view.reason)
         return replace(closing, events=(*decision.events, *closing.events), notes=decision.notes)
     return replace(decision, ledger=None) if heard == ledger else decision
 
@@ -380,6 +387,7 @@ def closing_event(ledger: Ledger) -> Event:
         body="",
         created_at="",
         reason=ledger.poll.reason,
+        about={"stateReason": ledger.poll.detail} if ledger.poll.detail else {},
     )
 
 

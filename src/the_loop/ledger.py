@@ -3,7 +3,7 @@
 Format 1 (`portable/<slug>.json`)::
 
     {"schema": 1, "ref", "id", "url", "title", "g",
-     "poll": {"phase", "reason", "paused", "away", "behind",
+     "poll": {"phase", "reason", "detail", "paused", "away", "behind",
               "seenComments": ["comment:1", …],         settled, for ever
               "obeyed": ["comment:2", …],               control words applied, the rest of the text not settled yet
               "commentAttempts": {"comment:3": 1},      refusals only
@@ -147,6 +147,7 @@ class Spawn(Struct, frozen=True, rename="camel"):
 class Poll(Struct, frozen=True, rename="camel"):
     phase: Phase
     reason: str = ""  # why it ended
+    detail: str = ""  # more of that, in the source's own word
     paused: bool = False
     away: bool = False  # its label is gone
     behind: bool = False  # its whole thread has to be read again before single rows count

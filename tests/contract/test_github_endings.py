@@ -42,6 +42,7 @@ class TestClosed:
 
         assert world.ids() == ["1/spawn:1", "1/comment:1001", "1/close:1"]
         assert world.received[-1]["reason"] == reason
+        assert world.received[-1].get("stateReason") == how.get("reason")
         assert world.ledger(number)["poll"]["phase"] == "ended"
 
     @in_loop

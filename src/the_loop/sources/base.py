@@ -40,6 +40,7 @@ class Sighting:
     presence: Presence
     item: WorkItem | None = None  # with LISTED; title and body may be missing where nothing changed
     reason: str = ""  # why it left: closed, merged, deleted, transferred
+    detail: str = ""  # more of that, in the source's own word
     rows: Sequence[Entry] = ()
     is_owed: bool = False  # there was no position for it: the rows are not all that may be new
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from the_loop.config import GithubSection
+from the_loop.model import clean
 from the_loop.sources.base import Known, SourceError
 from the_loop.sources.github.client import Client
 from the_loop.sources.github.identity import AnotherRepository, confirm, is_elsewhere
@@ -26,7 +29,7 @@ async def ask_about_missing(client: Client, section: GithubSection, look: Look) 
         if left is None and _is_due(look, number, known):
             left = await _ask(client, section, look, number)
         if left is not None:
-            look.left[number] = Left(left.reason, min(left.at, look.now), left.pull)
+            look.left[number] = replace(left, at=min(left.at, look.now))
             look.away.pop(number, None)
 
 
@@ -40,7 +43,7 @@ def _is_due(look: Look, number: int, known: Known) -> bool:
 async def _ask(client: Client, section: GithubSection, look: Look, number: int) -> Left | None:
     """A record if the item ended; None for anything else."""
     before = look.before.get(number)
-    is_pull = before is not None and before.is_pull
+    is_pull, detail = before is not None and before.is_pull, ""
     try:
         issue, reason = await _find(client, look, number, is_pull=is_pull)
     except AnotherRepository:
@@ -50,10 +53,10 @@ async def _ask(client: Client, section: GithubSection, look: Look, number: int) 
         return None
     if issue is not None:
         is_pull = issue.pull_request is not None
-        reason = _reason(issue)
+        reason, detail = _reason(issue), clean(issue.state_reason or "")
         if not reason and not issue.has_label(section.label):
             look.unlabelled.append(number)
-    return Left(reason, look.now, is_pull) if reason else None
+    return Left(reason, look.now, is_pull, detail) if reason else None
 
 
 async def _find(client: Client, look: Look, number: int, *, is_pull: bool) -> tuple[Issue | None, str]:

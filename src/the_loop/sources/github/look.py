@@ -118,4 +118,6 @@ class Look:
             rows = self.entries.get(number, ())
             # a look in which it was neither listed nor known to have ended gave its rows to nobody
             is_owed = number not in before and number not in self.old.left
-            yield Sighting(self.ref(number), presence, reason=left.reason, rows=rows, is_owed=is_owed)
+            yield Sighting(
+                self.ref(number), presence, reason=left.reason, detail=left.detail, rows=rows, is_owed=is_owed
+            )

@@ -53,6 +53,7 @@ class Left(Struct, frozen=True):
     reason: str
     at: Moment
     pull: bool
+    detail: str = ""  # what GitHub calls its `state_reason`
 
     @property
     def is_readable(self) -> bool:

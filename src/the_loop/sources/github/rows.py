@@ -35,6 +35,7 @@ class Issue(Struct, frozen=True):
     created_at: str
     state: str
     updated_at: str | None = None
+    state_reason: str | None = None
     user: User | None = None
     body: str | None = None
     labels: list[Label | str] = []
