@@ -14,59 +14,32 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import multiprocessing
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from random import Random
 from statistics import mean, median
-from typing import TYPE_CHECKING, Any, Self
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from support.github_fake import FakeGitHub
+from scale_world import Beat, Forge, Life, Plan, fill, machine
+
 from support.github_values import Rules
-from support.http_server import FakeServer
-from support.poller import Box, Started
+from support.poller import Box
 from support.world import NOON, scene
 from the_loop.positions import read_position, write_position
 from the_loop.state import StateRoot
 
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-
 LIMIT = 5000  # points an hour, as GitHub has it
 _SWEEP = 30  # every so many looks each pull request is asked for its reviews
-_DAY_S = 86_400.0
-_PATIENCE_S = 900.0
 _SAY_EACH_S = 15.0
 _SETTLING_S = 600.0  # until every list was asked for once, and nothing is followed more closely than usual
-_TICKS = os.sysconf("SC_CLK_TCK")
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is watched, and how. `idle`: how many idle cycles are measured."""
-
-    items: int = 10_000
-    repos: int = 20
-    is_split: bool = False
-    idle: int = 50
-    seed: int = 1
-
-    @property
-    def names(self) -> list[str]:
-        return [f"octo/repo-{number}" for number in range(self.repos)]
 
 
 def say(text: str) -> None:
@@ -76,148 +49,6 @@ def say(text: str) -> None:
 
 def row(what: str, value: str) -> None:
     say(f"| {what} | {value} |")
-
-
-# --- GitHub, in another process ---
-
-
-def fill(github: FakeGitHub, plan: Plan, now: float) -> Counter[str]:
-    """Three items in ten are pull requests; threads have 0 to 5 entries of all kinds. How many of what."""
-    random, made = Random(plan.seed), Counter[str]()
-    for number in range(plan.items):
-        repo, is_pull = plan.names[number % plan.repos], random.random() < 0.3
-        created = now - 30 * _DAY_S + number
-        body = "Please look into this. " * random.randrange(5, 100)
-        item = github.add_issue(
-            repo, title=f"Item {number}", body=body, labels=("auto",), pull_request=is_pull, created=created
-        )
-        made["pulls" if is_pull else "issues"] += 1
-        for entry in range(random.randrange(6)):
-            write = random.choice((github.comment, github.review, github.review_comment)) if is_pull else github.comment
-            write(repo, item, body="I think so too. " * random.randrange(2, 30), created=created + 60 * (entry + 1))
-            made["entries"] += 1
-    return made
-
-
-def serve(pipe: Connection, plan: Plan) -> None:
-    """The other process: does what it is told of its fake, until it is told nothing more."""
-    github = FakeGitHub(time.time, Rules(rate_limit=10**9), log_limit=100)
-    for name in plan.names:
-        github.add_repo(name)
-    made = fill(github, plan, time.time())
-    with FakeServer(github) as server:
-        pipe.send((server.url, made))
-        while (call := pipe.recv()) is not None:
-            name, arguments = call
-            value = getattr(github, name)
-            pipe.send(value(*arguments) if callable(value) else value)
-
-
-class Forge:
-    """The fake's side of this process: `ask("points")`, `ask("comment", repo, number)`."""
-
-    def __init__(self, plan: Plan) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=serve, args=(theirs, plan), daemon=True)
-
-    def __enter__(self) -> Self:
-        self._process.start()
-        self.url, self.made = self._pipe.recv()
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self._pipe.send(None)
-        self._process.join(10)
-
-    def ask(self, name: str, *arguments: object) -> Any:
-        self._pipe.send((name, arguments))
-        return self._pipe.recv()
-
-
-# --- the poller, from outside ---
-
-
-@dataclass(frozen=True)
-class Beat:
-    """How things stood when a cycle had ended. Counts are totals, of this life and of the fake's."""
-
-    seconds: float  # of the cycle alone
-    delivered: int  # within it
-    processor_s: float
-    requests: int
-    points: int
-    heartbeat: Mapping[str, Any]
-
-
-class Life:
-    """One life of the poller, with the messages that its manager would get."""
-
-    def __init__(self, box: Box, forge: Forge) -> None:
-        self._box, self._forge = box, forge
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.bind(address := f"\0the-loop-scale-{os.getpid()}-{time.monotonic_ns()}")
-        began = time.perf_counter()
-        self.process: Started = box.start(env={"NOTIFY_SOCKET": f"@{address[1:]}"}, is_up=False)
-        self._until("READY=1")
-        self.ready_s = time.perf_counter() - began
-        self.ready_mb = self.memory_mb()
-
-    def cycle(self) -> Beat:
-        """The next cycle that ends."""
-        self._until("STATUS=")
-        beat = json.loads((self._box.root / "poll-status.json").read_bytes())
-        last = beat["lastCycle"]
-        requests, points = self._forge.ask("requests"), self._forge.ask("points")
-        return Beat(last["seconds"], last["delivered"], self.processor_s(), requests, points, beat)
-
-    def cycles(self, count: int) -> list[Beat]:
-        return [self.cycle() for _ in range(count)]
-
-    def stop(self) -> float:
-        """Seconds from SIGTERM to the end."""
-        began = time.perf_counter()
-        if (code := self.process.stop()) != 0:
-            raise SystemExit(f"the poller ended with {code}: {self.process.err[-2000:]}")
-        self._socket.close()
-        return time.perf_counter() - began
-
-    def memory_mb(self, name: str = "VmRSS") -> float:
-        status = Path(f"/proc/{self.process.pid}/status").read_text("ascii", "replace")
-        return int(re.search(rf"{name}:\s+(\d+)", status)[1]) / 1024  # type: ignore[index]
-
-    def processor_s(self) -> float:
-        """Processor time so far, children not counted."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
-
-    def _until(self, part: str) -> None:
-        until = time.perf_counter() + _PATIENCE_S
-        self._socket.settimeout(1)
-        while time.perf_counter() < until and self.process.is_alive:
-            with suppress(TimeoutError):
-                if part in self._socket.recv(65536).decode():
-                    return
-        raise SystemExit(f"waited in vain for {part} of the poller: {self.process.err[-2000:]}")
-
-
-@contextmanager
-def machine(plan: Plan) -> Iterator[tuple[Box, Forge, Path]]:
-    """A scratch root, a GitHub to watch, and the file in which the receiver notes each delivery."""
-    with tempfile.TemporaryDirectory() as folder, Forge(plan) as forge:
-        got = Path(folder) / "got"
-        token = Path(folder) / "token"
-        token.write_text("a-token\n", "ascii")
-        common = {"provider": "github", "label": "auto", "apiUrl": forge.url, "tokenFile": str(token)}
-        parts = [[name] for name in plan.names] if plan.is_split else [plan.names]
-        sources = [{**common, "name": f"work-{number}", "repos": part} for number, part in enumerate(parts)]
-        settings = {
-            "polling": {"intervalSeconds": 1, "lingerSeconds": 180},
-            "routing": {"authorizedUsers": ["octocat"]},
-            "session": {"command": ["/bin/sh", "-c", 'echo "$THE_LOOP_DELIVERY_ID" >> "$0"', str(got)]},
-        }
-        with Box(Path(folder) / "box", sources=sources, **settings) as box:
-            yield box, forge, got
 
 
 # --- what is measured ---

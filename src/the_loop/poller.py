@@ -8,7 +8,6 @@ READY, cycles, stop.
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import random
 import signal
@@ -148,7 +147,6 @@ class Poller:
         self._tell(Note("poller.started", fields))
         self._archive = Archive(setup.root, self._tell, setup.now, guard=self._is_in_charge)
         self._archive.load()
-        gc.freeze()  # thousands of ledgers, none of which the collector has to walk through again
         self._watched = wiring.watch(self._config, setup.root, setup.environ)
         for watched in self._watched:
             watched.last_good_at = self._health.last_good_at(watched.source.name)
