@@ -82,6 +82,7 @@ class Archive:
         self._tell = tell
         self._now = now
         self._known: dict[str, _Known] = {}
+        self._held: dict[str, str] = {}
         self._pending: set[str] = set()
 
     def is_ours(self) -> bool:
@@ -140,6 +141,7 @@ class Archive:
     def forget(self, ref: str) -> None:
         """Drop what is remembered of the item; the next look reads the disk."""
         self._known.pop(ref, None)
+        self._held.pop(ref, None)
         self._pending.discard(ref)
 
     def refs(self) -> Iterable[str]:
@@ -148,7 +150,7 @@ class Archive:
 
     def held(self) -> dict[str, str]:
         """The held items and their reasons."""
-        return {ref: known.held for ref, known in self._known.items() if known.held}
+        return dict(self._held)
 
     def ledgers(self) -> Iterable[Ledger]:
         """Every readable ledger, as last seen."""
@@ -161,6 +163,9 @@ class Archive:
 
     def _remember(self, ref: str, known: _Known) -> None:
         self._known[ref] = known
+        self._held.pop(ref, None)
+        if known.held:
+            self._held[ref] = known.held
         if known.ledger is not None and known.ledger.poll.pending:
             self._pending.add(ref)
         else:

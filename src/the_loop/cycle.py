@@ -163,10 +163,14 @@ class Cycle:
         owed = self._owed(watched, listing)
         budget = _Budget(first_sights=0) if listing.is_short else _Budget()
         errors = 0
+        worked = True
         for done, sighting in enumerate(listing.sightings):
             watched.visited = (done, len(listing.sightings))
+            if worked:
+                await asyncio.sleep(0)  # where a stop takes hold: between items, with the last one on disk
+            worked = True
             try:
-                await self._visit(watched, sighting, owed, budget)
+                worked = await self._visit(watched, sighting, owed, budget)
             except HeldItem:
                 owed.add(sighting.ref)
             except Limited as limit:
@@ -182,22 +186,23 @@ class Cycle:
         watched.visited = None
         return errors, owed
 
-    async def _visit(self, watched: Watched, sighting: Sighting, owed: set[str], budget: _Budget) -> None:
+    async def _visit(self, watched: Watched, sighting: Sighting, owed: set[str], budget: _Budget) -> bool:
+        """False if there was nothing to do for this item."""
         ref = sighting.ref
         ledger = self._archive.get(ref)
         if ledger is not None and sighting.item is not None and ledger.id not in ("", sighting.item.id):
             raise self._archive.hold(ref, f"it is of another item ('{ledger.id}', not '{sighting.item.id}')")
         if _is_quiet(ledger, sighting, ref in owed):
-            return
+            return False
         view = self._view(ledger, sighting)
         if wants_thread(ledger, view, watched.rules, owed=ref in owed):
             if not budget.take(is_first=ledger is None):
                 owed.add(ref)
-                return
+                return False
             thread = await watched.source.thread(ref)
             if thread.item is None and sighting.presence is Presence.LISTED:
                 owed.add(ref)
-                return
+                return True
             ledger = self._archive.get(ref)  # an outcome may have been recorded meanwhile
             view = self._view(ledger, sighting)
             view = replace(view, item=thread.item or view.item, thread=thread.entries)
@@ -205,7 +210,7 @@ class Cycle:
         if view.thread is not None:
             owed.discard(ref)
         self._dispatcher.offer(ref)
-        await asyncio.sleep(0)  # where a stop takes hold: between items, with the last one on disk
+        return True
 
     def _view(self, ledger: Ledger | None, sighting: Sighting) -> View:
         spawn = None if ledger is None else ledger.poll.pending.get(ledger.spawn_key)

@@ -134,6 +134,8 @@ class Client:
 
     def _request(self, path: str, method: str, url: str, etag: str, body: bytes | None) -> _Request:
         token = self._token()
+        if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
+            raise SourceError("the token has characters in it that cannot be sent")
         bound = fingerprint(self._base, token or "", _ACCEPT, self._version)
         made_for, _, validator = etag.partition(" ")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -168,7 +170,6 @@ class Client:
         except TimeoutError as error:
             raise Unanswered(f"{url}: no answer within {REQUEST_LIMIT_S:.0f} s") from error
         except (httpx2.LocalProtocolError, UnicodeEncodeError):
-            await self.close()  # the connection it was meant for is left half open
             # its own text would quote what cannot be sent, the token included
             raise SourceError(f"{url}: the request cannot be sent as it is") from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
