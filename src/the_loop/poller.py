@@ -371,7 +371,11 @@ class Poller:
     async def _keep_ticking(self) -> None:
         """Looks after the pidfile, and pings the watchdog for as long as the loop makes progress."""
         watchdog_s = self._setup.notifier.watchdog_s
+        visited: list[Any] = []
         while True:
+            before, visited = visited, [one.visited for one in self._watched]
+            if self._busy_since is not None and visited != before:
+                self._busy_since = time.monotonic()  # slow, and not stuck
             self._is_in_charge()
             self._setup.trail.check()
             if self._work is not None and time.monotonic() - self._beaten_at > _SHOW_PROGRESS_S:

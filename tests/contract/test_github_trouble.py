@@ -12,6 +12,7 @@ from support import github_faults as faults
 from support.github_values import Rules
 from support.world import REPO, World, in_loop, scene
 from the_loop.config import Monitor
+from the_loop.sources.github import look as look_module
 
 HOUR = 60  # looks
 
@@ -128,6 +129,33 @@ class TestUnanswered:
         await world.cycle(times=2)
 
         assert sum("close" in name for name in world.ids()) == 40
+
+
+class TestMany:
+    @pytest.mark.parametrize("what", ["reviews", "departures"])
+    @in_loop
+    async def test_questions_when_there_are_more_than_one_look_may_ask_then_come_in_several(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+    ) -> None:
+        """A look that asks about thousands of items one by one takes so long that it is taken for stuck."""
+        monkeypatch.setattr(look_module, "QUESTIONS", 20)
+        world = await started(tmp_path, 90, linger_s=0)
+        await world.cycle(times=10)
+        for number in range(1, 91):
+            if what == "reviews":
+                world.github.review(REPO, number, body="Well done.")
+            else:
+                world.github.close(REPO, number)
+        asked = []
+        for _ in range(24):
+            before = world.github.requests
+            await world.cycle()
+            asked.append(world.github.requests - before)
+
+        # three lists and the questions; whatever ended is read as a whole as well, that is four requests
+        assert max(asked) <= 3 + 20 + (20 * 4 if what == "departures" else 0)
+        word = "review" if what == "reviews" else "close"
+        assert sum(word in name for name in world.ids()) == 90
 
 
 class TestNonsense:

@@ -35,15 +35,15 @@ async def ask_about_missing(client: Client, section: GithubSection, look: Look) 
 
 def _is_due(look: Look, number: int, known: Known) -> bool:
     """An item without its label is asked about now and then; any other, and one that was not found, at once."""
-    if look.is_hopeless:
-        return False
-    return not known.is_away or number % SWEEP == look.turn % SWEEP or number in look.old.missing
+    is_swept = number % SWEEP == look.turn % SWEEP
+    return look.may_ask and (not known.is_away or is_swept or number in look.old.missing)
 
 
 async def _ask(client: Client, section: GithubSection, look: Look, number: int) -> Left | None:
     """A record if the item ended; None for anything else."""
     before = look.before.get(number)
     is_pull, detail = before is not None and before.is_pull, ""
+    look.questions += 1
     try:
         issue, reason = await _find(client, look, number, is_pull=is_pull)
     except AnotherRepository:

@@ -15,7 +15,8 @@ from the_loop.model import Entry, Kind, Presence, WorkItem
 from the_loop.sources.base import Known, Limited, Sighting, SourceError, Unanswered
 from the_loop.sources.github.record import Asked, Left, Page, Record, Row, Stream
 
-_PATIENCE: Final = 3
+_PATIENCE: Final = 3  # questions without an answer
+QUESTIONS: Final = 400  # about single items in one look: what takes longer is no look, and nobody sees it end
 _TURNS_UNWRITTEN: Final = 4
 SWEEP: Final = 30  # what only a question of its own can tell is asked every so many looks
 
@@ -48,6 +49,7 @@ class Look:
     hot: dict[int, float] = field(default_factory=dict)
     reviews: dict[int, list[Asked]] = field(default_factory=dict)
     faults: list[SourceError] = field(default_factory=list)
+    questions: int = 0  # asked about single items
     is_unsure: bool = False  # nobody knows since when rows are missing
     is_doubtful: bool = False  # rows may be of another repository
 
@@ -55,15 +57,17 @@ class Look:
         self.before = self.old.rows()
 
     @property
-    def is_hopeless(self) -> bool:
-        """True once a limit was met, or so many questions got no answer that asking more only costs time."""
+    def may_ask(self) -> bool:
+        """False once the rest of the single items has to wait: for a limit, or as many were asked about, or some in vain."""
         unanswered = sum(isinstance(fault, Unanswered) for fault in self.faults)
-        return unanswered >= _PATIENCE or any(isinstance(fault, Limited) for fault in self.faults)
+        is_limited = any(isinstance(fault, Limited) for fault in self.faults)
+        return self.questions < QUESTIONS and unanswered < _PATIENCE and not is_limited
 
     def in_turn(self, numbers: Iterable[int]) -> list[int]:
-        """These in ascending order, each look beginning with another one: none is always behind one that fails."""
+        """These in a circle that each look enters elsewhere: nobody is always behind one that fails, or too many."""
         ordered = sorted(numbers)
-        first = self.turn % len(ordered) if ordered else 0
+        step = 1 if len(ordered) <= QUESTIONS else QUESTIONS - 1
+        first = self.turn * step % len(ordered) if ordered else 0
         return ordered[first:] + ordered[:first]
 
     def ref(self, number: int) -> str:

@@ -28,12 +28,13 @@ async def read_reviews(client: Client, look: Look) -> None:
     read = {**look.old.reviews, **look.heard}
     look.reviews = {number: pages for number, pages in read.items() if number in here | ended}
     for number in look.in_turn(look.hot.keys() | (ended & look.known.keys()) | _swept(look, here)):
-        is_read = not look.is_hopeless and await _is_read(client, look, number)
+        is_read = look.may_ask and await _is_read(client, look, number)
         if not is_read and number in here:
             look.hot[number] = look.now + HOT_S  # its turn comes again with the next look
 
 
 async def _is_read(client: Client, look: Look, number: int) -> bool:
+    look.questions += 1
     try:
         await _read(client, look, number)
     except SourceError as fault:
