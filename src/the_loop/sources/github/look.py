@@ -58,7 +58,7 @@ class Look:
 
     @property
     def may_ask(self) -> bool:
-        """False once the rest of the single items has to wait: for a limit, or as many were asked about, or some in vain."""
+        """False once the other single items have to wait: for a limit, or after many questions, or some in vain."""
         unanswered = sum(isinstance(fault, Unanswered) for fault in self.faults)
         is_limited = any(isinstance(fault, Limited) for fault in self.faults)
         return self.questions < QUESTIONS and unanswered < _PATIENCE and not is_limited
