@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from the_loop.config import Config, ConfigError, parse
+from the_loop.config import Config, ConfigError
+from the_loop.config_file import parse
 
 INBOX = {"provider": "directory", "path": "inbox"}
 WORK = {"provider": "github", "repos": ["octo/repo"], "label": "auto"}

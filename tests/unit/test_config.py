@@ -15,10 +15,9 @@ from the_loop.config import (
     GithubSection,
     authorized_users,
     embedded_default,
-    load,
-    parse,
     source_name,
 )
+from the_loop.config_file import load, parse
 
 EXAMPLE = """\
 state: {root: ~/.local/state/the-loop}

@@ -13,13 +13,8 @@ from hypothesis import strategies as st
 
 from support.configs import config_of, faults_of, tree
 from support.processes import run_python
-from the_loop.config import (
-    ConfigError,
-    find_file,
-    load,
-    parse,
-    peek_root,
-)
+from the_loop.config import ConfigError
+from the_loop.config_file import find_file, load, parse, peek_root
 
 # --- what is no configuration ---
 
@@ -105,7 +100,8 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
 def test_bomb_of_aliases_is_an_error_at_once_and_takes_no_memory(place: str) -> None:
     script = """
         import resource, sys
-        from the_loop.config import ConfigError, parse
+        from the_loop.config import ConfigError
+        from the_loop.config_file import parse
         resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
         resource.setrlimit(resource.RLIMIT_CPU, (5, 5))
         try:

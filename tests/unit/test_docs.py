@@ -18,7 +18,7 @@ import msgspec
 import pytest
 import yaml
 
-from the_loop import cli, config, events, ledger
+from the_loop import cli, config, config_file, events, ledger
 from the_loop.cli.events import _in_words
 from the_loop.model import Entry, Event, Kind
 from the_loop.runners import keeper
@@ -184,7 +184,7 @@ def test_configuration_page_when_it_gives_a_default_and_a_range_they_are_the_cod
 def test_configuration_page_when_it_shows_the_built_in_default_it_is_that() -> None:
     (sample,) = [block for block in blocks(read("docs/usage/configuration.md"), "yaml") if "print" in block]
 
-    assert config.parse(sample.replace("alice", USER).encode(), "sample") == config.embedded_default()
+    assert config_file.parse(sample.replace("alice", USER).encode(), "sample") == config.embedded_default()
 
 
 def test_configuration_page_when_it_shows_faults_they_are_told_so() -> None:
@@ -198,14 +198,14 @@ def test_configuration_page_when_it_shows_faults_they_are_told_so() -> None:
     """
 
     with pytest.raises(config.ConfigError) as caught:
-        config.parse(textwrap.dedent(faulty).encode(), "loop.yaml")
+        config_file.parse(textwrap.dedent(faulty).encode(), "loop.yaml")
 
     assert sample.partition("\n")[2].strip() == f"the-loop: {caught.value}"
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda file: file.name)
 def test_example_when_checked_is_in_order(file: Path) -> None:
-    config.parse(file.read_bytes(), file.name)
+    config_file.parse(file.read_bytes(), file.name)
 
 
 @pytest.mark.parametrize("page", ["docs/usage/directory.md", "docs/usage/github.md"])
@@ -213,7 +213,7 @@ def test_source_page_when_it_shows_a_section_it_is_valid(page: str) -> None:
     (sample,) = blocks(read(page), "yaml")
     whole = {"polling": {"sources": yaml.safe_load(sample)}, "session": {"command": ["true"]}}
 
-    config.parse(yaml.safe_dump(whole).encode(), page)
+    config_file.parse(yaml.safe_dump(whole).encode(), page)
 
 
 # --- the tables of the architecture -----------------------------------------------------------------------------------

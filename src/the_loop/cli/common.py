@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import click
 
 from the_loop import wiring
-from the_loop.config import ConfigError, Loaded, find_file, load, peek_root
+from the_loop.config import ConfigError, Loaded
+from the_loop.config_file import find_file, load, peek_root
 from the_loop.model import LoopError
 from the_loop.state import StateRoot
 

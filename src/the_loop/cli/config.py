@@ -11,7 +11,8 @@ import msgspec
 
 from the_loop import wiring
 from the_loop.cli.common import Options, with_options
-from the_loop.config import Config, find_file, load
+from the_loop.config import Config
+from the_loop.config_file import find_file, load
 
 
 @click.group("config")
