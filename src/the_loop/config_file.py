@@ -33,7 +33,7 @@ from the_loop.config import (
 )
 from the_loop.model import explain
 
-_CREDENTIALS: Final = re.compile(r"//[^/\s]*@")
+_CREDENTIALS: Final = re.compile(r"//[^\s]*@")
 _BRIEFLY: Final = reprlib.Repr()
 _BRIEFLY.maxstring = _BRIEFLY.maxother = 60
 _BRIEFLY.maxlevel = 2
@@ -317,9 +317,10 @@ def _expectation(hint: Any) -> str:
 def _shown(value: Any) -> str:
     """Never the whole, as aliases can make it larger than memory; and no password of an address."""
     try:
-        return _BRIEFLY.repr(_CREDENTIALS.sub("//…@", value) if isinstance(value, str) else value)
+        text = _BRIEFLY.repr(_CREDENTIALS.sub("//…@", value) if isinstance(value, str) else value)
     except ValueError:
         return "a number of thousands of digits"
+    return _CREDENTIALS.sub("//…@", text)
 
 
 def _plain(problem: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -22,11 +22,13 @@ from the_loop.model import Note, Presence, explain, timestamp
 from the_loop.notices import Notices
 from the_loop.outbox import Outbox
 from the_loop.positions import Position, Wait, write_position
-from the_loop.sources.base import Known, Limited, Listing, Sighting, Source, SourceError
+from the_loop.sources.base import Known, Limited, Listing, Sighting, Source, SourceError, Unanswered
 from the_loop.state import StateRoot
 
 FIRST_SIGHTS: Final = 50  # of one source in one cycle, so that known items are not kept waiting (SPEC R6.9)
 _THREADS: Final = 200  # of known items that are owed, likewise
+_PATIENCE: Final = 10  # threads of one look that were asked for in vain
+_SHOWN: Final = 3
 _LONGEST_BACKOFF_S: Final = 600.0
 
 
@@ -38,6 +40,7 @@ class Watched:
     rules: Rules
     position: Position = field(default_factory=Position)
     error: str = ""
+    told: set[str] = field(default_factory=set)  # what is wrong, as far as it was told
     failures: int = 0  # in a row
     next_look_s: float = 0.0  # monotonic
     wait_ends_s: float = 0.0  # monotonic, as the clock may be set; the position has it for the next life
@@ -45,6 +48,7 @@ class Watched:
     items: int = 0
     visited: tuple[int, int] | None = None  # of so many items, while a look at them is under way
     was_looked_at: bool = False
+    troubled: set[str] = field(default_factory=set)  # items whose threads were asked for in vain: last in the next look
 
     @property
     def is_unread(self) -> bool:
@@ -53,7 +57,7 @@ class Watched:
 
     def continue_from(self, before: Watched) -> None:
         """Take over what is known of the source, under another configuration: it is tried at once."""
-        for name in ("position", "error", "wait_ends_s", "last_good_at", "items", "was_looked_at"):
+        for name in ("position", "error", "told", "wait_ends_s", "last_good_at", "items", "was_looked_at"):
             setattr(self, name, getattr(before, name))
 
     def wait_left_s(self, monotonic_s: float) -> float:
@@ -128,6 +132,9 @@ class Cycle:
             return 1
         for note in listing.notes:
             self._tell(note)
+        limit = next((fault for fault in listing.faults if isinstance(fault, Limited)), None)
+        if limit is not None:
+            self._wait(watched, limit)
         errors, owed = await self._visit_all(watched, listing)
         self._succeed(watched, listing)
         self._move_on(watched, Position(dict(listing.position), frozenset(owed), self._wait_of(watched)))
@@ -162,15 +169,19 @@ class Cycle:
     async def _visit_all(self, watched: Watched, listing: Listing) -> tuple[int, set[str]]:
         owed = self._owed(watched, listing)
         budget = _Budget(first_sights=0) if listing.is_short else _Budget()
-        errors = 0
+        errors = unanswered = 0
+        if watched.wait_left_s(self._monotonic()) > 0:
+            budget.exhaust()
         worked = True
-        for done, sighting in enumerate(listing.sightings):
+        ordered = sorted(listing.sightings, key=lambda sighting: sighting.ref in watched.troubled)
+        for done, sighting in enumerate(ordered):
             watched.visited = (done, len(listing.sightings))
             if worked:
                 await asyncio.sleep(0)  # where a stop takes hold: between items, with the last one on disk
             worked = True
             try:
                 worked = await self._visit(watched, sighting, owed, budget)
+                watched.troubled.discard(sighting.ref)
             except HeldItem:
                 owed.add(sighting.ref)
             except Limited as limit:
@@ -180,6 +191,11 @@ class Cycle:
                 errors += 1
             except Exception as error:  # noqa: BLE001 (the border: one broken item costs that one only)
                 owed.add(sighting.ref)
+                if isinstance(error, Unanswered):
+                    watched.troubled.add(sighting.ref)
+                    unanswered += 1
+                if unanswered == _PATIENCE:
+                    budget.exhaust()
                 fields = {"ref": sighting.ref, "source": watched.source.name, "reason": explain(error)}
                 self._tell(Note("item.failed", fields))
                 errors += 1
@@ -252,7 +268,7 @@ class Cycle:
         """True for an item that is not over as far as anybody knows, though this look does not show it."""
         try:
             ledger = self._archive.get(ref)
-        except HeldItem:
+        except (HeldItem, OSError):
             return True
         return bool(listing.faults) if ledger is None else ledger.poll.phase.is_open
 
@@ -263,15 +279,14 @@ class Cycle:
         watched.failures = 0
         watched.next_look_s = 0.0
         watched.items = listing.items
-        limits = [fault for fault in listing.faults if isinstance(fault, Limited)]
-        if limits:
-            self._wait(watched, limits[0])
         if listing.faults:
-            self._say_error(watched, "; ".join(dict.fromkeys(str(fault) for fault in listing.faults)))
+            texts = sorted({str(fault) for fault in listing.faults})
+            self._say_error(watched, _summary(texts), *texts)
             return
         watched.last_good_at = self._now()
         if watched.error and self._wait_of(watched) is None:
             watched.error = ""
+            watched.told.clear()
             self._tell(Note("source.recovered", {"source": watched.source.name}))
 
     def _fail(self, watched: Watched, error: SourceError, interval_s: float) -> None:
@@ -297,12 +312,14 @@ class Cycle:
         """The wait that is still in force."""
         return watched.position.wait if watched.wait_left_s(self._monotonic()) > 0 else None
 
-    def _say_error(self, watched: Watched, error: str) -> None:
-        if error != watched.error:
+    def _say_error(self, watched: Watched, error: str, *parts: str) -> None:
+        """What is wrong is told once until the source recovers: each part of it, in whatever company it comes."""
+        if not watched.told.issuperset(parts or {error}):
             good_at = watched.last_good_at
             fields = {"source": watched.source.name, "reason": error}
             self._tell(Note("source.failed", {**fields, "lastGoodAt": good_at and timestamp(good_at)}))
         watched.error = error
+        watched.told.update(parts or {error})
 
     def _move_on(self, watched: Watched, position: Position) -> None:
         """The new position, in memory and on disk; without a disk the next start asks for more than it has to."""
@@ -316,6 +333,12 @@ class Cycle:
         except OSError as error:
             reason = f"cannot write its position: {error.strerror or error}"
             self._tell(Note("source.failed", {"source": watched.source.name, "reason": reason}))
+
+
+def _summary(texts: Sequence[str]) -> str:
+    """A few of them, in an order that does not change while they do not."""
+    more = f"; and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return "; ".join(texts[:_SHOWN]) + more
 
 
 def _is_quiet(ledger: Ledger | None, sighting: Sighting, is_owed: bool) -> bool:  # noqa: FBT001

@@ -7,7 +7,6 @@ it is being written before it is, and what was cut off is looked for on the item
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import islice
 from typing import Final
 
 from the_loop.archive import Archive, HeldItem
@@ -36,9 +35,10 @@ class Notices:
         if not isinstance(source, Reporting):
             return 0
         errors = 0
-        for ref, key in list(islice(self._due(source), AT_ONCE)):
+        for _, ref, key in sorted(self._due(source))[:AT_ONCE]:
             try:
                 await self._send(source, ref, key)
+                self._failed_at.pop((ref, key), None)
             except Limited:
                 raise
             except Exception as error:  # noqa: BLE001 (the border: one broken notice costs that one only)
@@ -47,7 +47,8 @@ class Notices:
                 errors += 1
         return errors
 
-    def _due(self, source: Source) -> Iterator[tuple[str, str]]:
+    def _due(self, source: Source) -> Iterator[tuple[float, str, str]]:
+        """When it was tried last, and what it is about."""
         now = self._now()
         for ledger in self._archive.with_pending():
             for key, entry in ledger.poll.pending.items():
@@ -55,7 +56,7 @@ class Notices:
                 rests = entry.notice is Notice.SENT and 0 <= now - tried_at < LOOK_AFTER_S
                 is_due = entry.state is Standing.GAVE_UP and entry.notice in (Notice.DUE, Notice.SENT) and not rests
                 if is_due and source.owns(ledger.ref):
-                    yield ledger.ref, key
+                    yield tried_at, ledger.ref, key
 
     async def _send(self, source: Reporting, ref: str, key: str) -> None:
         ledger = self._ledger(ref, key)

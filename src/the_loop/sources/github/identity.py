@@ -30,6 +30,7 @@ async def confirm(client: Client, look: Look) -> Repository:
     found = await ask_repository(client, look.name)
     if found.id != look.old.id:
         raise AnotherRepository(f"'{look.name}' is another repository now")
+    look.confirmed = found
     return found
 
 

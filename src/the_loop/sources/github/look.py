@@ -7,18 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from random import Random
 from typing import Final
 
 from msgspec.structs import replace
 
 from the_loop.model import Entry, Kind, Presence, WorkItem
-from the_loop.sources.base import Known, Limited, Sighting, SourceError, Unanswered
+from the_loop.sources.base import Known, Limited, Sighting, SourceError
 from the_loop.sources.github.record import Asked, Left, Page, Record, Row, Stream
+from the_loop.sources.github.rows import Repository
 
-_PATIENCE: Final = 3  # questions without an answer
-QUESTIONS: Final = 400  # about single items in one look: what takes longer is no look, and nobody sees it end
+_PATIENCE: Final = 3  # questions in vain
+QUESTIONS: Final = 400  # about single items in one look at a source: nobody sees the end of one that asks for ever
 _TURNS_UNWRITTEN: Final = 4
 SWEEP: Final = 30  # what only a question of its own can tell is asked every so many looks
+
+
+class Budget:
+    """What may still be asked about single items in one look at a source, whichever repository they are in."""
+
+    def __init__(self) -> None:
+        self.left = QUESTIONS
+        self.is_limited = False
 
 
 @dataclass(slots=True)
@@ -30,6 +40,7 @@ class Look:
     turn: int  # the number of this look, for what is asked every SWEEP looks
     known: Mapping[int, Known]  # what the ledgers say, by number
     name: str  # its present one
+    budget: Budget = field(default_factory=Budget)
     kept: Mapping[int, WorkItem] = field(default_factory=dict)  # whole items of an earlier look, not taken up yet
     heard: Mapping[int, list[Asked]] = field(default_factory=dict)  # reviews that were read with a thread since
     now: float = 0.0
@@ -46,29 +57,22 @@ class Look:
     away: dict[int, str] = field(default_factory=dict)  # the items without their label, with validators
     unlabelled: list[int] = field(default_factory=list)  # of them those that were found so in this look
     missing: list[int] = field(default_factory=list)
+    due: list[int] = field(default_factory=list)  # items without their label whose turn came, and nobody could ask
     hot: dict[int, float] = field(default_factory=dict)
     reviews: dict[int, list[Asked]] = field(default_factory=dict)
     faults: list[SourceError] = field(default_factory=list)
-    questions: int = 0  # asked about single items
+    confirmed: Repository | None = None  # what answered under the name, if it was asked
     is_unsure: bool = False  # nobody knows since when rows are missing
     is_doubtful: bool = False  # rows may be of another repository
 
     def __post_init__(self) -> None:
         self.before = self.old.rows()
 
-    @property
-    def may_ask(self) -> bool:
-        """False once the other single items have to wait: for a limit, or after many questions, or some in vain."""
-        unanswered = sum(isinstance(fault, Unanswered) for fault in self.faults)
-        is_limited = any(isinstance(fault, Limited) for fault in self.faults)
-        return self.questions < QUESTIONS and unanswered < _PATIENCE and not is_limited
-
-    def in_turn(self, numbers: Iterable[int]) -> list[int]:
-        """These in a circle that each look enters elsewhere: nobody is always behind one that fails, or too many."""
+    def in_any_order(self, numbers: Iterable[int]) -> list[int]:
+        """These in an order that is another one in each look: nobody is always behind one that fails, or too many."""
         ordered = sorted(numbers)
-        step = 1 if len(ordered) <= QUESTIONS else QUESTIONS - 1
-        first = self.turn * step % len(ordered) if ordered else 0
-        return ordered[first:] + ordered[:first]
+        Random(self.turn).shuffle(ordered)
+        return ordered
 
     def ref(self, number: int) -> str:
         return f"{self.prefix}#{number}"
@@ -96,14 +100,15 @@ class Look:
             comment=self.streams.get(Kind.COMMENT, self.old.comment),
             review_comment=self.streams.get(Kind.REVIEW_COMMENT, self.old.review_comment),
             left=self.left,
-            missing=self.missing,
+            missing=sorted(self.missing),
             hot=self.hot,
             reviews=self.reviews,
+            due=sorted(self.due),
             turn=self.old.turn,
             away=self.away,
         )
         takes_turns = bool(self.pulls or self.away)
-        is_late = looks_before == 0 or self.turn - self.old.turn >= _TURNS_UNWRITTEN
+        is_late = looks_before < _TURNS_UNWRITTEN or self.turn - self.old.turn >= _TURNS_UNWRITTEN
         is_to_be_kept = takes_turns and looks_before < SWEEP and is_late
         return replace(record, turn=self.turn) if is_to_be_kept or record != self.old else record
 
@@ -125,3 +130,25 @@ class Look:
             yield Sighting(
                 self.ref(number), presence, reason=left.reason, detail=left.detail, rows=rows, is_owed=is_owed
             )
+
+
+class Step:
+    """A part of a look that asks about items one by one: what it may still ask, and what was in vain."""
+
+    def __init__(self, look: Look) -> None:
+        self._look = look
+        self._in_vain = 0
+
+    def may_ask(self) -> bool:
+        """False once the other items have to wait: for a limit, or after many questions, or some in vain."""
+        budget = self._look.budget
+        return budget.left > 0 and not budget.is_limited and self._in_vain < _PATIENCE
+
+    def ask(self) -> None:
+        self._look.budget.left -= 1
+
+    def fail(self, fault: SourceError) -> None:
+        """Nothing changes for this one, and it is shown."""
+        self._look.faults.append(fault)
+        self._look.budget.is_limited |= isinstance(fault, Limited)
+        self._in_vain += 1

@@ -65,7 +65,8 @@ class Record(Struct, frozen=True):
     """`hot`: until when a pull request's reviews are asked for in each look. `reviews`: their pages.
 
     `turn` numbers the looks, for what is asked now and then; it may lag a little behind, as an idle look writes
-    nothing for it. `away`: validators of the items without their label.
+    nothing for it. `away`: validators of the items without their label; `due`: those of them whose turn came, and
+    nobody could ask.
     """
 
     id: int
@@ -78,6 +79,7 @@ class Record(Struct, frozen=True):
     left: dict[int, Left] = {}
     missing: list[int] = []
     away: dict[int, str] = {}
+    due: list[int] = []
     hot: dict[int, Moment] = {}
     reviews: dict[int, list[Asked]] = {}
     turn: int = 0

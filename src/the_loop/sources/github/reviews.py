@@ -11,7 +11,7 @@ from typing import Final
 
 from the_loop.sources.base import SourceError
 from the_loop.sources.github.client import Client
-from the_loop.sources.github.look import SWEEP, Look
+from the_loop.sources.github.look import SWEEP, Look, Step
 from the_loop.sources.github.rows import Review, many, to_reviews
 from the_loop.sources.github.walk import PAGE, validated_pages
 
@@ -22,23 +22,25 @@ async def read_reviews(client: Client, look: Look) -> None:
     """New reviews of the pull requests whose turn it is. Whoever could not be asked has its turn in the next look."""
     here = {number for number in look.pulls if number in look.known}
     ended = {number for number, left in look.left.items() if left.pull and left.is_readable}
-    hot = {number: min(until, look.now + HOT_S) for number, until in look.old.hot.items() if until > look.now}
+    hot = {number: min(until, look.now + HOT_S) for number, until in look.old.hot.items()}
     hot |= dict.fromkeys(look.stirred, look.now + HOT_S)
-    look.hot = {number: until for number, until in hot.items() if number in here}
+    hot = {number: until for number, until in hot.items() if number in here}
     read = {**look.old.reviews, **look.heard}
     look.reviews = {number: pages for number, pages in read.items() if number in here | ended}
-    for number in look.in_turn(look.hot.keys() | (ended & look.known.keys()) | _swept(look, here)):
-        is_read = look.may_ask and await _is_read(client, look, number)
-        if not is_read and number in here:
-            look.hot[number] = look.now + HOT_S  # its turn comes again with the next look
+    step = Step(look)
+    # however late this look is, whoever was hot is asked once more
+    for number in look.in_any_order(hot.keys() | (ended & look.known.keys()) | _swept(look, here)):
+        if not (step.may_ask() and await _is_read(client, look, step, number)) and number in here:
+            hot[number] = look.now + HOT_S
+    look.hot = {number: until for number, until in sorted(hot.items()) if until > look.now}
 
 
-async def _is_read(client: Client, look: Look, number: int) -> bool:
-    look.questions += 1
+async def _is_read(client: Client, look: Look, step: Step, number: int) -> bool:
+    step.ask()
     try:
         await _read(client, look, number)
     except SourceError as fault:
-        look.faults.append(fault)
+        step.fail(fault)
         return False
     return True
 

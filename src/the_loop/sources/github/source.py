@@ -23,7 +23,7 @@ from the_loop.sources.github.departures import ask_about_missing
 from the_loop.sources.github.give_ups import is_written, write_notice
 from the_loop.sources.github.identity import AnotherRepository, ask_repository, confirm, find_again, is_elsewhere
 from the_loop.sources.github.listing import is_another_repository, list_items
-from the_loop.sources.github.look import Look
+from the_loop.sources.github.look import Budget, Look
 from the_loop.sources.github.record import Asked, Record, read_record, write_record
 from the_loop.sources.github.repositories import Repositories
 from the_loop.sources.github.reviews import read_reviews
@@ -99,12 +99,13 @@ class GithubSource:
         sightings: list[Sighting] = []
         faults: list[SourceError] = []
         failed = items = 0
-        for repo in self._section.repos:
+        budget = Budget()
+        for repo in self._in_turn(records):
             if any(isinstance(fault, Limited) for fault in faults):
                 failed += 1
                 continue
             try:
-                look = await self._look_at(repo, records.get(repo.lower()), by_prefix)
+                look = await self._look_at(repo, records.get(repo.lower()), by_prefix, budget)
             except SourceError as error:
                 failed += 1
                 faults.append(_named(repo, error))
@@ -162,6 +163,13 @@ class GithubSource:
                 self._file(repo, record.filed, _Place(record.id, record.name))
         return records
 
+    def _in_turn(self, records: Mapping[str, Record | None]) -> list[str]:
+        """The repositories, each look beginning with another one: a limit leaves out the last ones."""
+        repos = list(self._section.repos)
+        written = sum(record.turn for record in records.values() if record is not None)
+        first = (written + max(self._looks.values(), default=0)) % len(repos)
+        return repos[first:] + repos[:first]
+
     def _is_configured_otherwise(self, name: str, repo: str) -> bool:
         return name.lower() != repo.lower() and name.lower() in self._configured
 
@@ -170,19 +178,19 @@ class GithubSource:
         self._owned = {self._filed.get(configured, configured) for configured in self._configured}
         self._places[filed] = place
 
-    async def _look_at(self, repo: str, record: Record | None, known: _KnownByPrefix) -> Look:
+    async def _look_at(self, repo: str, record: Record | None, known: _KnownByPrefix, budget: Budget) -> Look:
         try:
-            return await self._look_once(record or await self._introduce(repo), known)
+            return await self._look_once(record or await self._introduce(repo), known, budget)
         except AnotherRepository:
             if record is None:
                 raise
         # its name was taken by another one: it goes on under its new name, or is left alone
         name = await find_again(self._client, record)
         if name is None or self._is_configured_otherwise(name, repo):
-            return await self._look_once(await self._introduce(repo), known)
-        return await self._look_once(replace(record, name=name), known)
+            return await self._look_once(await self._introduce(repo), known, budget)
+        return await self._look_once(replace(record, name=name), known, budget)
 
-    async def _look_once(self, old: Record, known: _KnownByPrefix) -> Look:
+    async def _look_once(self, old: Record, known: _KnownByPrefix, budget: Budget) -> Look:
         prefix = self._prefix(old.filed)
         look = Look(
             old,
@@ -190,6 +198,7 @@ class GithubSource:
             self._turns.get(prefix, old.turn) + 1,
             known.get(prefix, {}),
             old.name,
+            budget,
             kept=self._kept.get(prefix, {}),
             heard=self._heard.get(prefix, {}),
         )
