@@ -228,6 +228,11 @@ def _contradictions(config: Config) -> list[Fault]:
                 f"'{bare[0]}' could be meant for any of {', '.join(sorted(sharing))}; write '{example}'",
             )
         )
+    for index, section in enumerate(sections):
+        if isinstance(section, GithubSection) and not (section.monitor.issues or section.monitor.pull_requests):
+            faults.append(
+                Fault(f"polling.sources[{index}].monitor", "leaves nothing to watch; one of both has to be true")
+            )
     faults += _path_faults(config)
     words = [phrase.casefold() for phrase in msgspec.structs.astuple(config.routing.control)]
     if len(set(words)) < len(words):
@@ -311,6 +316,8 @@ def _expectation(hint: Any) -> str:
         return f" (a number from {metas[0].ge} to {metas[0].le})"
     if get_origin(base) is Literal:
         return f" (one of: {', '.join(get_args(base))})"
+    if words := next((meta.description for meta in metas if meta.description), ""):
+        return f" ({words})"
     return " (each as owner/name)" if RepoName in get_args(base) else ""
 
 

@@ -256,7 +256,7 @@ class Poller:
             return
         is_limited = watched.wait_left_s(time.monotonic()) > 0
         if is_limited or (time.monotonic() < watched.next_look_s and not self._setup.once):
-            self._errors += bool(watched.error)  # not read this time either
+            self._errors += 1  # not read this time either
         else:
             self._errors += await self._cycle.run(watched, self._config.polling.interval_seconds)
         self._cycle.offer_pending(watched)

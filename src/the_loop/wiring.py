@@ -68,9 +68,11 @@ def watch(config: Config, root: StateRoot, environ: Mapping[str, str]) -> list[W
     for section in config.polling.sources:
         position = positions[source_name(section)]
         source = _source(section, site, position)
-        wait_s = position.wait.remaining_s(time.time()) if position.wait is not None else 0.0
+        wait = position.wait
+        wait_s = wait.remaining_s(time.time()) if wait is not None else 0.0
+        error = wait.reason if wait is not None and wait_s > 0 else ""
         rules = _rules(config, section, source)
-        watched.append(Watched(source, rules, position, wait_ends_s=time.monotonic() + wait_s))
+        watched.append(Watched(source, rules, position, error, wait_ends_s=time.monotonic() + wait_s))
     return watched
 
 
@@ -186,7 +188,9 @@ def github_token(section: GithubSection, environ: Mapping[str, str]) -> str | No
         token = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         cause = error.strerror if isinstance(error, OSError) else "it is not ASCII"
-        raise SourceError(f"cannot read the token in '{path}': {cause}", "make it readable by this user") from error
+        raise SourceError(
+            f"cannot read the token in '{path}': {cause}", "it has to be there, and readable by this user"
+        ) from error
     return _checked_token(token, f"'{path}'")
 
 

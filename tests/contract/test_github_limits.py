@@ -108,6 +108,7 @@ class TestShared:
             assert 295 < caught.value.wait_s <= 300
 
         assert one.wait_left_s(time.monotonic()) > 295
+        assert (one.state(time.monotonic()), one.error) == ("waiting", "rate limit")
         assert github.requests == 0
 
     @in_loop

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.github_fake import FakeGitHub
-from support.github_faults import bad_credentials
+from support.github_faults import bad_credentials, secondary_limit
 from support.http_server import FakeServer
 from support.poller import ME, Box, Started
 
@@ -116,3 +116,43 @@ def test_login_when_taken_off_the_list_by_a_reload_then_is_not_served_from_the_n
     assert poller.stop() == 0
 
     assert box.sink.keys(REF) == ["spawn:1", "comment:1001", "comment:1004"]
+
+
+def test_run_when_a_limit_of_the_last_one_is_in_force_then_is_no_good_one(box: Box, github: FakeGitHub) -> None:
+    """From a timer, an hour without a single question would look like one in which all was well."""
+    github.fail(".", secondary_limit(600), times=None)
+    box.configure(sources=[source_of(github)], routing={"authorizedUsers": ["octocat"]})
+    codes = [box.run("poll", "start", "--once").code for _ in range(2)]
+    report = box.run("poll", "status", "--json").json()
+
+    assert codes == [1, 1]
+    assert github.requests == 1
+    assert report["lastGoodCycleAt"] is None
+    (source,) = report["sources"]
+    assert source["state"] == "waiting"
+    assert "rate limit" in source["error"]
+
+
+def test_settle_when_nothing_is_known_of_the_event_then_is_refused(box: Box, github: FakeGitHub) -> None:
+    """A slip of the pen must not swallow what somebody writes tomorrow."""
+    box.configure(sources=[source_of(github)], routing={"authorizedUsers": ["octocat"]})
+    assert box.run("poll", "start", "--once").code == 0
+    done = box.run("ledger", "settle", REF, "comment:1001")
+    assert done.code == 1
+    assert "nothing is known of 'comment:1001'" in done.err
+    github.comment(REPO, 1)
+    assert box.run("poll", "start", "--once").code == 0
+
+    assert box.sink.ids()[-1] == f"{REF}/comment:1001"
+
+
+def test_token_when_every_repository_rejects_it_then_none_of_them_is_left_out(box: Box, github: FakeGitHub) -> None:
+    github.add_repo("octo/other")
+    github.fail(".", bad_credentials(), times=None)
+    source = {**source_of(github), "repos": [REPO, "octo/other"]}
+    box.configure(sources=[source], routing={"authorizedUsers": ["octocat"]})
+    box.run("poll", "start", "--once")
+
+    error = status_of(box)["error"]
+    assert f"{REPO}: " in error
+    assert "octo/other: " in error

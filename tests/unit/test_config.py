@@ -192,11 +192,12 @@ def test_wrong_value_is_named_with_what_would_be_right(content: dict[str, Any], 
         ({**WORK, "repos": ["octo/../x"]}, "repos[0]", "owner/name"),
         ({**WORK, "repos": ["octo/re po"]}, "repos[0]", "owner/name"),
         ({**WORK, "repos": "octo/repo"}, "repos", "array|list"),
-        ({**WORK, "label": ""}, "label", "''"),
+        ({**WORK, "label": ""}, "label", "''.*without commas"),
+        ({**WORK, "label": " auto"}, "label", "without commas and blanks"),
         ({**WORK, "apiUrl": "ftp://host"}, "apiUrl", "'ftp://host'"),
         ({**WORK, "apiUrl": "https://host/?a=b"}, "apiUrl", "host"),
         ({**WORK, "apiUrl": "https://me:hush@host/"}, "apiUrl", "//…@host"),
-        ({**WORK, "apiVersion": "latest"}, "apiVersion", "'latest'"),
+        ({**WORK, "apiVersion": "latest"}, "apiVersion", "'latest'.*2022-11-28"),
         ({**WORK, "credential": "../../etc/passwd"}, "credential", "passwd"),
         ({**WORK, "tokenFile": "a\0b"}, "tokenFile", "NUL"),
         ({**WORK, "monitor": {"issues": "no"}}, "monitor.issues", "bool"),
@@ -311,6 +312,12 @@ def test_one_repository_in_two_sources_is_an_error(first: dict[str, Any], second
 
 def test_one_repository_twice_in_a_source_is_an_error() -> None:
     assert "polling.sources[0].repos[1]" in faults_of(tree({**WORK, "repos": ["octo/repo", "octo/REPO"]}))
+
+
+def test_source_that_watches_neither_kind_is_an_error() -> None:
+    faults = faults_of(tree({**WORK, "monitor": {"issues": False, "pullRequests": False}}))
+
+    assert "nothing to watch" in faults["polling.sources[0].monitor"]
 
 
 def test_address_with_a_password_when_refused_then_is_not_shown() -> None:

@@ -80,6 +80,8 @@ def settle_(options: Options, *, ref: str, event_id: str) -> None:
         is_pending = key in ledger.poll.pending
         if not is_pending and ":" not in key:
             raise LoopError(f"'{event_id}' is no event id", "write it as in comment:17")
+        if not is_pending and not ledger.knows(key):
+            raise LoopError(f"nothing is known of '{key}' of '{ref}'", "see `the-loop ledger show` for what is pending")
         archive.save(after_receipt(ledger, key) if is_pending else settle(ledger, key))
         remove_all(root.delivery(delivery_id(ref, key)))
     print(f"settled: {delivery_id(ref, key)}")

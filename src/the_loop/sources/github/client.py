@@ -186,11 +186,13 @@ class Client:
             timeout = httpx2.Timeout(REQUEST_LIMIT_S)
             try:
                 self._http = httpx2.AsyncClient(transport=self._transport, timeout=timeout, headers=headers)
-            except (ImportError, ValueError, httpx2.InvalidURL, OSError) as error:
-                what = "the proxy or the certificates that the environment names cannot be used"
-                raise SourceError(
-                    f"{what}: {_cause(error)}", "look at HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE"
-                ) from error
+            except ImportError as error:
+                problem = "the environment names a SOCKS proxy, and the extra `socks` of httpx2 is not installed"
+                raise SourceError(problem, "look at ALL_PROXY, HTTPS_PROXY and HTTP_PROXY") from error
+            except (ValueError, httpx2.InvalidURL, OSError) as error:
+                problem = f"cannot use the proxy or the certificates that the environment names: {_cause(error)}"
+                hint = "look at HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR"
+                raise SourceError(problem, hint) from error
         return self._http
 
     def _redirected(self, url: str, response: httpx2.Response) -> str:
@@ -227,7 +229,9 @@ class Client:
         if status in (404, 410) or (request.method == "POST" and 400 <= status < 500):
             return Answer(status, value, date=date, moved=moved)
         if status == 401:
-            raise SourceError(f"{path}: the credentials were rejected (401)", "check the token of this source")
+            was_sent = "Authorization" in request.headers
+            hint = "check the token of this source" if was_sent else "none were sent: set tokenFile or $GITHUB_TOKEN"
+            raise SourceError(f"{path}: the credentials were rejected (401)", hint)
         if status == 403:
             raise SourceError(f"{path}: forbidden (403): {_message(value)}", "check what the token may read")
         kind = Unanswered if status >= 500 else SourceError

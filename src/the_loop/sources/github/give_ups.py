@@ -46,9 +46,10 @@ def notice_text(report: GiveUp) -> str:
     kind, _, id_ = report.key.partition(":")
     anchor = _ANCHORS.get(Kind(kind), "").format(id=id_)
     what = f"[this]({report.url}#{anchor})" if anchor else "this item"
+    times = "once" if report.attempts == 1 else f"{report.attempts} times"
     someone = "somebody" if anchor else "somebody who may writes something new here, or"
     return (
-        f"I could not hand {what} over to the session: it was refused {report.attempts} times. It is not tried again "
+        f"I could not hand {what} over to the session: it was refused {times}. It is not tried again "
         f"until {someone} runs `the-loop ledger retry '{report.ref}'` where the-loop runs.\n\n"
         f"{_mark(report)}\n{OWN_MARKER}"
     )

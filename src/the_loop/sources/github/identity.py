@@ -18,7 +18,9 @@ async def ask_repository(client: Client, name: str) -> Repository:
     path = f"/repos/{name}"
     answer = await client.get(path)
     if answer.status != 200:
-        raise SourceError(f"'{name}' is not found with this token", "check the name, and what the token may read")
+        raise SourceError(
+            f"'{name}' is not found with this token", "check the name, apiUrl, and what the token may read"
+        )
     return one(answer.value, Repository, path)
 
 

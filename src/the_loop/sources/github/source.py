@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
@@ -32,6 +32,9 @@ from the_loop.sources.github.streams import read_streams
 from the_loop.sources.github.walk import PAGE, Walk, walk
 
 _KnownByPrefix = Mapping[str, Mapping[int, Known]]
+
+
+_SHOWN: Final = 3  # faults in one sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,7 @@ class GithubSource:
             faults += [_named(repo, fault) for fault in look.faults]
             self._remember(repo, look)
         if failed == len(self._section.repos):
-            raise faults[-1]
+            raise next((fault for fault in faults if isinstance(fault, Limited)), None) or _all_of(faults)
         written = {repo: write_record(record) for repo, record in records.items() if record is not None}
         return Listing(sightings, {"repos": written}, items, faults, is_short=self._client.is_short)
 
@@ -284,6 +287,11 @@ def _by_prefix(known: Mapping[str, Known]) -> _KnownByPrefix:
         if number.isascii() and number.isdigit():
             grouped.setdefault(prefix, {})[int(number)] = one_known
     return grouped
+
+
+def _all_of(faults: list[SourceError]) -> SourceError:
+    """Every repository failed: as one of them did, or each with its own words."""
+    return faults[0] if len(faults) == 1 else SourceError("; ".join(sorted({str(fault) for fault in faults})[:_SHOWN]))
 
 
 def _named(repo: str, error: SourceError) -> SourceError:
