@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,7 @@ from the_loop.processes import Identity, boot_id, parse_identity
 from the_loop.state import read_json_object
 
 _MARKS: Final = ("started.json", "outcome.json", "outcome.json.tmp")
+_LOOKS: Final = 200  # that somebody else may take at the lock while we want it
 _PARTS: Final = (*_MARKS, "payload.json", "lock")
 
 
@@ -59,14 +61,28 @@ def locked(stem: Path) -> Iterator[int | None]:
     descriptor = os.open(beside(stem, "lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         os.fchmod(descriptor, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield None
-            return
-        yield descriptor
+        yield descriptor if _take(descriptor) else None
     finally:
         os.close(descriptor)
+
+
+def _take(descriptor: int) -> bool:
+    """True once the lock is ours; False if a keeper has it. Whoever only looks has it shared, for a moment."""
+    for _ in range(_LOOKS):
+        if _flock(descriptor, fcntl.LOCK_EX):
+            return True
+        if not _flock(descriptor, fcntl.LOCK_SH):
+            return False
+        time.sleep(0.001)
+    return False
+
+
+def _flock(descriptor: int, how: int) -> bool:
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def outcome_of(stem: Path, offer: int) -> Outcome | None:

@@ -61,7 +61,8 @@ class TestTraffic:
         assert outcome.expected[Kind.REVIEW] > 50
         assert outcome.arrived >= outcome.expected.total()
         assert (replay.lives > 1) is (plan.restarts + plan.crashes > 0)
-        assert len(replay.account.idle) > 10
+        # with a new token every six looks hardly one is idle: its validators are new ones all the time
+        assert len(replay.account.idle) > (10 if not plan.rotate_s or plan.interval_s < 600 else 0)
         assert not plan.are_reviews_still or plan.days < 5 or max(outcome.review_delays) > 1  # by the sweep
         assert plan.crashes == 0 or min(replay.crashes[request] for request in (1, 2, 3, 4)) > 2
 

@@ -39,12 +39,16 @@ class Page(Asked, frozen=True):
 
 
 class Stream(Struct, frozen=True):
-    """One list of comments of the whole repository: what was asked last, and its newest row's `updated_at`."""
+    """One list of comments of the whole repository: what was asked last, and its newest row's `updated_at`.
+
+    `recent` has the ids of the rows about as new as that one: another row of that age came late.
+    """
 
     since: str
     path: str
     etag: str
     newest: str
+    recent: list[int] = []
 
 
 class Left(Struct, frozen=True):

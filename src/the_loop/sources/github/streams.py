@@ -35,17 +35,19 @@ async def _read(client: Client, look: Look, kind: Kind, old: Stream | None) -> N
     if answer is None:
         return
     rows = many(answer.rows, Comment, path)
-    late = _earlier(old.newest) if old else ""
+    late, seen = (_earlier(old.newest), {*old.recent}) if old else ("", set[int]())
     for row, entry in zip(rows, to_entries(rows, kind), strict=True):
         look.add(row.number, [entry])
         if row.number in look.old.left and old and row.updated_at > old.newest:
             look.is_doubtful = True
-        if kind is Kind.REVIEW_COMMENT and row.updated_at >= late:
+        is_new = old is None or row.updated_at > old.newest or (row.updated_at >= late and row.id not in seen)
+        if kind is Kind.REVIEW_COMMENT and is_new:
             look.stirred.add(row.number)
     newest = min(max((row.updated_at for row in rows), default=""), whole_second(look.now))
     if len(rows) >= ADVANCE_AT:
         since = max(since, min(_earlier(newest), whole_second(look.now - OVERLAP_S)))
-    look.streams[kind] = Stream(since, path, answer.pages[0].etag, newest)
+    recent = sorted(row.id for row in rows if row.updated_at >= _earlier(newest))
+    look.streams[kind] = Stream(since, path, answer.pages[0].etag, newest, recent)
 
 
 def whole_second(epoch_s: float) -> str:
