@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -22,13 +22,12 @@ from the_loop.model import Note, Presence, explain, timestamp
 from the_loop.notices import Notices
 from the_loop.outbox import Outbox
 from the_loop.positions import Position, Wait, write_position
-from the_loop.sources.base import Known, Limited, Listing, Sighting, Source, SourceError, Unanswered
+from the_loop.sources.base import Known, Limited, Listing, Sighting, Source, SourceError, Unanswered, in_few_words
 from the_loop.state import StateRoot
 
 FIRST_SIGHTS: Final = 50  # of one source in one cycle, so that known items are not kept waiting (SPEC R6.9)
 _THREADS: Final = 200  # of known items that are owed, likewise
 _PATIENCE: Final = 10  # threads of one look that were asked for in vain
-_SHOWN: Final = 3
 _LONGEST_BACKOFF_S: Final = 600.0
 
 
@@ -280,8 +279,7 @@ class Cycle:
         watched.next_look_s = 0.0
         watched.items = listing.items
         if listing.faults:
-            texts = sorted({str(fault) for fault in listing.faults})
-            self._say_error(watched, _summary(texts), *texts)
+            self._say_error(watched, in_few_words(listing.faults), *map(str, listing.faults))
             return
         watched.last_good_at = self._now()
         if watched.error and self._wait_of(watched) is None:
@@ -333,12 +331,6 @@ class Cycle:
         except OSError as error:
             reason = f"cannot write its position: {error.strerror or error}"
             self._tell(Note("source.failed", {"source": watched.source.name, "reason": reason}))
-
-
-def _summary(texts: Sequence[str]) -> str:
-    """A few of them, in an order that does not change while they do not."""
-    more = f"; and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-    return "; ".join(texts[:_SHOWN]) + more
 
 
 def _is_quiet(ledger: Ledger | None, sighting: Sighting, is_owed: bool) -> bool:  # noqa: FBT001

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from the_loop.archive import Archive
 from the_loop.cycle import Watched
 from the_loop.ledger import Standing
-from the_loop.model import span, timestamp
+from the_loop.model import epoch, span, timestamp
 from the_loop.processes import Identity
 from the_loop.state import StateRoot, read_json_object, replace_file, to_json_bytes
 
@@ -33,7 +32,7 @@ class Health:
         self._since = timestamp(now())
         self._began = (now(), time.monotonic())
         before = read_heartbeat(root)
-        self._good_before = {str(one.get("name")): _epoch(one.get("lastGoodAt")) for one in before.get("sources", [])}
+        self._good_before = {str(one.get("name")): epoch(one.get("lastGoodAt")) for one in before.get("sources", [])}
         last, good = before.get("lastCycle"), before.get("lastGoodCycleAt")
         self._last: dict[str, Any] | None = last if isinstance(last, dict) else None
         self._last_good_at = good if isinstance(good, str) else None
@@ -133,13 +132,6 @@ def source_status(watched: Watched, now: float) -> dict[str, Any]:
         "error": watched.error or None,
         "waitingUntil": timestamp(now + wait_s) if wait_s > 0 else None,
     }
-
-
-def _epoch(moment: Any) -> float | None:
-    try:
-        return datetime.fromisoformat(moment).timestamp()
-    except (TypeError, ValueError):
-        return None
 
 
 def left_alone(archive: Archive, watched: Iterable[Watched]) -> list[str]:

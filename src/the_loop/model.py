@@ -58,6 +58,14 @@ def timestamp(epoch_s: float) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def epoch(moment: Any) -> float | None:
+    """The reverse of `timestamp`; None for what is no moment."""
+    try:
+        return datetime.fromisoformat(moment).timestamp()
+    except (TypeError, ValueError):
+        return None
+
+
 def span(seconds: float) -> str:
     """How long that is, in its largest unit: `45 s`, `12 min`, `5 h`, `3 d`."""
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):

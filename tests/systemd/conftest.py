@@ -10,6 +10,7 @@ import pytest
 
 from support.box import Box
 from support.box_host import obstacle
+from support.system_install import SystemInstall
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,3 +32,10 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
         pytest.skip(reason)
     with Box(folder) as box:
         yield box
+
+
+@pytest.fixture(scope="module")
+def installed(box: Box) -> Iterator[SystemInstall]:
+    """The system's installation in that box; a test clears what the one before it left."""
+    with SystemInstall(box) as loop:
+        yield loop

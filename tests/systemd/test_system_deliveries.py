@@ -15,17 +15,10 @@ from support.system_install import CREDENTIAL, SystemInstall
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from support.box import Box
 
 SPAWN = "directory:inbox/a/spawn:1"
 COMMENT = "directory:inbox/a/comment:c1"
 SECRET = "ghp-secret-of-the-system"
-
-
-@pytest.fixture(scope="module")
-def installed(box: Box) -> Iterator[SystemInstall]:
-    with SystemInstall(box) as loop:
-        yield loop
 
 
 @pytest.fixture

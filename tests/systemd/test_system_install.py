@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
 
-    from support.box import Box
 
 ROOT = Path("/var/lib/the-loop")
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -26,12 +25,6 @@ WRITTEN = (
     "/etc/tmpfiles.d/the-loop.conf",
     "/etc/systemd/catalog/the-loop.catalog",
 )
-
-
-@pytest.fixture(scope="module")
-def installed(box: Box) -> Iterator[SystemInstall]:
-    with SystemInstall(box) as loop:
-        yield loop
 
 
 @pytest.fixture

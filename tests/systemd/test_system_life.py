@@ -27,12 +27,6 @@ BITES = "[Service]\nWatchdogSec=2s\n"
 BROKEN = ("polling: [\n", "pollling: {}\n", "\0")
 
 
-@pytest.fixture(scope="module")
-def installed(box: Box) -> Iterator[SystemInstall]:
-    with SystemInstall(box) as loop:
-        yield loop
-
-
 @pytest.fixture
 def loop(installed: SystemInstall) -> Iterator[SystemInstall]:
     installed.clear()

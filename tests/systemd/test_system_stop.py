@@ -23,12 +23,6 @@ SPAWN = "directory:inbox/a/spawn:1"
 SLOW = "[Service]\nRestartSec=2s\n"
 
 
-@pytest.fixture(scope="module")
-def installed(box: Box) -> Iterator[SystemInstall]:
-    with SystemInstall(box) as loop:
-        yield loop
-
-
 @pytest.fixture
 def loop(installed: SystemInstall) -> Iterator[SystemInstall]:
     installed.clear()

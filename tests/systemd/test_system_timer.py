@@ -13,7 +13,6 @@ from support.system_install import ONCE, TIMER, SystemInstall
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from support.box import Box
 
 SPAWN = "directory:inbox/a/spawn:1"
 COMMENT = "directory:inbox/a/comment:c1"
@@ -25,12 +24,6 @@ OnUnitInactiveSec={pace}
 RandomizedDelaySec=0
 AccuracySec=1ms
 """
-
-
-@pytest.fixture(scope="module")
-def installed(box: Box) -> Iterator[SystemInstall]:
-    with SystemInstall(box) as loop:
-        yield loop
 
 
 @pytest.fixture

@@ -9,14 +9,13 @@ import os
 import sys
 import threading
 import time
-from datetime import datetime
 from typing import Any, Final
 
 import click
 
 from the_loop.cli.common import Options, with_options
 from the_loop.lock import Probe, Sight, look
-from the_loop.model import span
+from the_loop.model import epoch, span
 from the_loop.state import PIDFILE, StateRoot
 from the_loop.supervision.stopping import Result, mention_system_units
 from the_loop.supervision.unit import recorded_unit, state_of, unit_of
@@ -219,8 +218,5 @@ def _source_line(source: dict[str, Any]) -> str:
 
 def _age(moment: Any) -> str:
     """A moment of the heartbeat, and how long ago that is."""
-    try:
-        seconds = time.time() - datetime.fromisoformat(moment).timestamp()
-    except (TypeError, ValueError):
-        return "never"
-    return f"{moment} ({span(seconds)} ago)"
+    at = epoch(moment)
+    return "never" if at is None else f"{moment} ({span(time.time() - at)} ago)"

@@ -9,15 +9,24 @@ A source has no side effects: `look` and `thread` may be cancelled at any await 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 from the_loop.model import Entry, LoopError, Note, Presence, WorkItem
+
+_SHOWN: Final = 3  # faults in one sentence
 
 
 class SourceError(LoopError):
     """The source, or a part of it, could not be asked."""
+
+
+def in_few_words(faults: Iterable[SourceError]) -> str:
+    """Some of them in one sentence, in an order that does not change while they do not."""
+    texts = sorted({str(fault) for fault in faults})
+    more = f"; and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return "; ".join(texts[:_SHOWN]) + more
 
 
 class Unanswered(SourceError):

@@ -41,6 +41,8 @@ def is_another_repository(look: Look) -> bool:
     An item under the same number proves that it is, or that it is not. Where no item is left of those that were
     listed, nothing is proven, and somebody has to ask.
     """
+    if not look.fresh:
+        return False  # every row was there before
     known = {number: one.id for number, one in look.known.items() if one.id}
     known |= {number: row.id for number, row in look.before.items()}
     verdicts = [known[number] == row.id for number, row in look.rows.items() if number in known]

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
 from the_loop.config import GithubSection
 from the_loop.model import Entry, Kind, WorkItem
-from the_loop.sources.base import GiveUp, Known, Limited, Listing, Sighting, SourceError, Thread
+from the_loop.sources.base import GiveUp, Known, Limited, Listing, Sighting, SourceError, Thread, in_few_words
 from the_loop.sources.github.client import Client
 from the_loop.sources.github.departures import ask_about_missing
 from the_loop.sources.github.give_ups import is_written, write_notice
@@ -32,9 +32,6 @@ from the_loop.sources.github.streams import read_streams
 from the_loop.sources.github.walk import PAGE, Walk, walk
 
 _KnownByPrefix = Mapping[str, Mapping[int, Known]]
-
-
-_SHOWN: Final = 3  # faults in one sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +116,7 @@ class GithubSource:
             faults += [_named(repo, fault) for fault in look.faults]
             self._remember(repo, look)
         if failed == len(self._section.repos):
-            raise next((fault for fault in faults if isinstance(fault, Limited)), None) or _all_of(faults)
+            raise next((fault for fault in faults if isinstance(fault, Limited)), None) or _together(faults)
         written = {repo: write_record(record) for repo, record in records.items() if record is not None}
         return Listing(sightings, {"repos": written}, items, faults, is_short=self._client.is_short)
 
@@ -289,9 +286,9 @@ def _by_prefix(known: Mapping[str, Known]) -> _KnownByPrefix:
     return grouped
 
 
-def _all_of(faults: list[SourceError]) -> SourceError:
-    """Every repository failed: as one of them did, or each with its own words."""
-    return faults[0] if len(faults) == 1 else SourceError("; ".join(sorted({str(fault) for fault in faults})[:_SHOWN]))
+def _together(faults: list[SourceError]) -> SourceError:
+    """Every repository failed: as the only one did, or all of them in one sentence."""
+    return faults[0] if len(faults) == 1 else SourceError(in_few_words(faults))
 
 
 def _named(repo: str, error: SourceError) -> SourceError:
