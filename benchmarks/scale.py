@@ -33,7 +33,7 @@ from scale_world import Beat, Forge, Life, Plan, fill, machine
 from support.github_values import Rules
 from support.poller import Box
 from support.world import NOON, scene
-from the_loop.positions import read_position, write_position
+from the_loop.cursors import read_cursor, write_cursor
 from the_loop.state import StateRoot
 
 LIMIT = 5000  # points an hour, as GitHub has it
@@ -177,20 +177,20 @@ def active(life: Life, plan: Plan, forge: Forge, got: Path) -> None:
     )
 
 
-def positions(box: Box) -> None:
+def cursors(box: Box) -> None:
     """The size of what each look leaves behind, and how long writing it takes."""
     names = [source["name"] for source in json.loads((box.root / "poll-status.json").read_bytes())["sources"]]
     root = StateRoot(box.root)
-    stored = {name: read_position(root, name) for name in names}
-    size = sum(root.position(name).stat().st_size for name in names)
+    stored = {name: read_cursor(root, name) for name in names}
+    size = sum(root.cursor(name).stat().st_size for name in names)
     elsewhere = StateRoot(box.folder / "elsewhere")
     elsewhere.prepare_root()
     elsewhere.prepare_folders()
     times = []
     for _ in range(5):
         began = time.perf_counter()
-        for name, position in stored.items():
-            write_position(elsewhere, name, position)
+        for name, cursor in stored.items():
+            write_cursor(elsewhere, name, cursor)
         times.append(time.perf_counter() - began)
     files = "1 file" if len(names) == 1 else f"{len(names)} files"
     row("the positions on disk", f"{files}, {size / 1024:.0f} kB; written in {median(times) * 1000:.0f} ms")
@@ -218,7 +218,7 @@ def real(plan: Plan) -> list[str]:
         faults = idle(life, plan, forge)
         faults += opened(life, box)
         active(life, plan, forge, got)
-        positions(box)
+        cursors(box)
         faults += restart(life, box, forge)
         arrived = Counter(got.read_text("utf-8").splitlines())
         doubled = [name for name, count in arrived.items() if count > 1]
@@ -241,13 +241,13 @@ async def limited(plan: Plan, folder: Path) -> list[str]:
     began, cycles, waits = world.clock.now, 0, 0
     written: dict[str, float] = {}
     delays: list[float] = []
-    while world.watched.position.value is None or world.watched.position.owed or written:
+    while world.watched.cursor.value is None or world.watched.cursor.owed or written:
         await world.cycle()
         cycles += 1
         waits += world.state == "waiting"
         arrived = [payload["deliveryId"] for payload in world.received if payload["deliveryId"] in written]
         delays += [world.clock.now - world.options.interval_s - written.pop(name) for name in arrived]
-        if cycles % 5 == 0 and world.watched.position.owed:
+        if cycles % 5 == 0 and world.watched.cursor.owed:
             ref = world.received[cycles % 50]["ref"]
             repo, _, number = ref.removeprefix("github:").partition("#")
             id_ = world.github.comment(repo, int(number))

@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
-from the_loop.model import LoopError
+from the_loop.core.model import LoopError
 
 GITHUB_API_VERSION: Final = "2022-11-28"
 

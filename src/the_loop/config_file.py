@@ -31,7 +31,7 @@ from the_loop.config import (
     embedded_default,
     source_name,
 )
-from the_loop.model import explain
+from the_loop.core.model import explain
 
 _CREDENTIALS: Final = re.compile(r"//[^\s]*@")
 _BRIEFLY: Final = reprlib.Repr()

@@ -10,67 +10,25 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
-from the_loop.archive import Archive, HeldItem
-from the_loop.decide import View, decide, wants_thread
+from the_loop.core.decide import View, decide, wants_thread
+from the_loop.core.ledger import Ledger, Phase, Standing
+from the_loop.core.model import Note, Presence, explain, timestamp
+from the_loop.cursors import Cursor, Wait, write_cursor
 from the_loop.dispatcher import Dispatcher
-from the_loop.guards import Rules
-from the_loop.ledger import Ledger, Phase, Standing
-from the_loop.model import Note, Presence, explain, timestamp
+from the_loop.ledgers import HeldItem, Ledgers
 from the_loop.notices import Notices
 from the_loop.outbox import Outbox
-from the_loop.positions import Position, Wait, write_position
 from the_loop.sources.base import Known, Limited, Listing, Sighting, Source, SourceError, Unanswered, in_few_words
 from the_loop.state import StateRoot
+from the_loop.watched import Watched
 
 FIRST_SIGHTS: Final = 50  # of one source in one cycle, so that known items are not kept waiting (SPEC R6.9)
 _THREADS: Final = 200  # of known items that are owed, likewise
 _PATIENCE: Final = 10  # threads of one look that were asked for in vain
 _LONGEST_BACKOFF_S: Final = 600.0
-
-
-@dataclass(slots=True)
-class Watched:
-    """A configured source and how it is doing."""
-
-    source: Source
-    rules: Rules
-    position: Position = field(default_factory=Position)
-    error: str = ""
-    told: set[str] = field(default_factory=set)  # what is wrong, as far as it was told
-    failures: int = 0  # in a row
-    next_look_s: float = 0.0  # monotonic
-    wait_ends_s: float = 0.0  # monotonic, as the clock may be set; the position has it for the next life
-    last_good_at: float | None = None  # epoch seconds
-    items: int = 0
-    visited: tuple[int, int] | None = None  # of so many items, while a look at them is under way
-    was_looked_at: bool = False
-    troubled: set[str] = field(default_factory=set)  # items whose threads were asked for in vain: last in the next look
-
-    @property
-    def is_unread(self) -> bool:
-        """True if nobody may speak on it: then there is nothing to read it for."""
-        return not self.rules.authorized
-
-    def continue_from(self, before: Watched) -> None:
-        """Take over what is known of the source, under another configuration: it is tried at once."""
-        for name in ("position", "error", "told", "wait_ends_s", "last_good_at", "items", "was_looked_at"):
-            setattr(self, name, getattr(before, name))
-
-    def wait_left_s(self, monotonic_s: float) -> float:
-        """Seconds until the moment that a limit named."""
-        return max(0.0, self.wait_ends_s - monotonic_s)
-
-    def state(self, monotonic_s: float) -> str:
-        if self.is_unread:
-            return "unread"
-        if self.wait_left_s(monotonic_s) > 0:
-            return "waiting"
-        if self.error:
-            return "failing"
-        return "ok" if self.was_looked_at else "new"
 
 
 @dataclass(slots=True)
@@ -99,7 +57,7 @@ class Cycle:
     def __init__(
         self,
         root: StateRoot,
-        archive: Archive,
+        ledgers: Ledgers,
         outbox: Outbox,
         dispatcher: Dispatcher,
         *,
@@ -109,24 +67,24 @@ class Cycle:
     ) -> None:
         self._monotonic = monotonic
         self._root = root
-        self._archive = archive
+        self._ledgers = ledgers
         self._outbox = outbox
         self._dispatcher = dispatcher
         self._tell = tell
         self._now = now
-        self._notices = Notices(archive, tell, now)
+        self._notices = Notices(ledgers, tell, now)
 
     async def run(self, watched: Watched, interval_s: float) -> int:
         """Look at this source and take up what is new. Never raises but when cancelled."""
         self._look_at_held_again()
         try:
-            listing = await watched.source.look(watched.position.value, self._known(watched.source))
+            listing = await watched.source.poll(watched.cursor.value, self._known(watched.source))
         except SourceError as error:
             self._fail(watched, error, interval_s)
             return 1
         except Exception as error:  # noqa: BLE001 (the border: one broken source costs that one only)
             # a position of a wrong shape is no position; anything else will say the same again without one
-            watched.position = Position(wait=watched.position.wait)
+            watched.cursor = Cursor(wait=watched.cursor.wait)
             self._fail(watched, SourceError(f"unexpected: {type(error).__name__}: {error}"), interval_s)
             return 1
         for note in listing.notes:
@@ -136,13 +94,13 @@ class Cycle:
             self._wait(watched, limit)
         errors, owed = await self._visit_all(watched, listing)
         self._succeed(watched, listing)
-        self._move_on(watched, Position(dict(listing.position), frozenset(owed), self._wait_of(watched)))
+        self._move_on(watched, Cursor(dict(listing.cursor), frozenset(owed), self._wait_of(watched)))
         errors += await self._tell_give_ups(watched)
         return errors + len(listing.faults)
 
     def offer_pending(self, watched: Watched) -> None:
         """What is due of this source's items is handed over; a spawn that waited for a look in vain, as it was."""
-        for ledger in self._archive.with_pending():
+        for ledger in self._ledgers.with_pending():
             if watched.source.owns(ledger.ref):
                 if watched.error and not watched.is_unread:
                     self._offer_as_it_was(ledger.ref)
@@ -204,9 +162,9 @@ class Cycle:
     async def _visit(self, watched: Watched, sighting: Sighting, owed: set[str], budget: _Budget) -> bool:
         """False if there was nothing to do for this item."""
         ref = sighting.ref
-        ledger = self._archive.get(ref)
+        ledger = self._ledgers.get(ref)
         if ledger is not None and sighting.item is not None and ledger.id not in ("", sighting.item.id):
-            raise self._archive.hold(ref, f"it is of another item ('{ledger.id}', not '{sighting.item.id}')")
+            raise self._ledgers.hold(ref, f"it is of another item ('{ledger.id}', not '{sighting.item.id}')")
         if _is_quiet(ledger, sighting, ref in owed):
             return False
         view = self._view(ledger, sighting)
@@ -218,7 +176,7 @@ class Cycle:
             if thread.item is None and sighting.presence is Presence.LISTED:
                 owed.add(ref)
                 return True
-            ledger = self._archive.get(ref)  # an outcome may have been recorded meanwhile
+            ledger = self._ledgers.get(ref)  # an outcome may have been recorded meanwhile
             view = self._view(ledger, sighting)
             view = replace(view, item=thread.item or view.item, thread=thread.entries)
         self._outbox.commit(decide(ledger, view, watched.rules))
@@ -242,23 +200,23 @@ class Cycle:
 
     def _look_at_held_again(self) -> None:
         """A held item whose ledger was repaired is known again, also where its source does not list it any more."""
-        for ref in self._archive.held():
+        for ref in self._ledgers.held():
             with suppress(HeldItem, OSError):
-                self._archive.get(ref)
+                self._ledgers.get(ref)
 
     def _known(self, source: Source) -> dict[str, Known]:
         return {
             ledger.ref: Known(ledger.poll.phase.is_open, ledger.poll.away, ledger.url, ledger.id)
-            for ledger in self._archive.ledgers()
+            for ledger in self._ledgers.all()
             if source.owns(ledger.ref)
         }
 
     def _owed(self, watched: Watched, listing: Listing) -> set[str]:
         """Whose thread has to be read before rows count. Of what ended and is not listed nothing is owed."""
         here = {sighting.ref for sighting in listing.sightings}
-        held = self._archive.held()
-        owed = {ref for ref in watched.position.owed if ref in here or ref in held or self._may_be_listed(ref, listing)}
-        if watched.position.value is None:
+        held = self._ledgers.held()
+        owed = {ref for ref in watched.cursor.owed if ref in here or ref in held or self._may_be_listed(ref, listing)}
+        if watched.cursor.value is None:
             owed |= here
         owed |= {ref for ref in held if watched.source.owns(ref)}
         return owed | {sighting.ref for sighting in listing.sightings if sighting.is_owed}
@@ -266,7 +224,7 @@ class Cycle:
     def _may_be_listed(self, ref: str, listing: Listing) -> bool:
         """True for an item that is not over as far as anybody knows, though this look does not show it."""
         try:
-            ledger = self._archive.get(ref)
+            ledger = self._ledgers.get(ref)
         except (HeldItem, OSError):
             return True
         return bool(listing.faults) if ledger is None else ledger.poll.phase.is_open
@@ -304,11 +262,11 @@ class Cycle:
         watched.error = limit.problem
         fields = {"source": watched.source.name, "until": timestamp(until), "reason": limit.problem}
         self._tell(Note("source.waiting", fields))
-        self._move_on(watched, replace(watched.position, wait=Wait(until, limit.wait_s, limit.problem)))
+        self._move_on(watched, replace(watched.cursor, wait=Wait(until, limit.wait_s, limit.problem)))
 
     def _wait_of(self, watched: Watched) -> Wait | None:
         """The wait that is still in force."""
-        return watched.position.wait if watched.wait_left_s(self._monotonic()) > 0 else None
+        return watched.cursor.wait if watched.wait_left_s(self._monotonic()) > 0 else None
 
     def _say_error(self, watched: Watched, error: str, *parts: str) -> None:
         """What is wrong is told once until the source recovers: each part of it, in whatever company it comes."""
@@ -319,15 +277,15 @@ class Cycle:
         watched.error = error
         watched.told.update(parts or {error})
 
-    def _move_on(self, watched: Watched, position: Position) -> None:
+    def _move_on(self, watched: Watched, cursor: Cursor) -> None:
         """The new position, in memory and on disk; without a disk the next start asks for more than it has to."""
-        if position == watched.position:
+        if cursor == watched.cursor:
             return
-        watched.position = position
-        if not self._archive.is_ours():
+        watched.cursor = cursor
+        if not self._ledgers.is_ours():
             return
         try:
-            write_position(self._root, watched.source.name, position)
+            write_cursor(self._root, watched.source.name, cursor)
         except OSError as error:
             reason = f"cannot write its position: {error.strerror or error}"
             self._tell(Note("source.failed", {"source": watched.source.name, "reason": reason}))

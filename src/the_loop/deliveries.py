@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from the_loop.model import Outcome, Verdict
+from the_loop.core.model import Outcome, Verdict
+from the_loop.durable import read_json_object
 from the_loop.processes import Identity, boot_id, parse_identity
-from the_loop.state import read_json_object
 
 _MARKS: Final = ("started.json", "outcome.json", "outcome.json.tmp")
 _LOOKS: Final = 200  # that somebody else may take at the lock while we want it

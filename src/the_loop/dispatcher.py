@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from the_loop.model import Note, Outcome, Verdict, explain
+from the_loop.core.model import Note, Outcome, Verdict, explain
 from the_loop.outbox import Handover, Outbox
 from the_loop.runners.base import Trace
 
@@ -100,7 +100,7 @@ class Dispatcher:
         for running in left:
             running.task.cancel()
         await asyncio.gather(*(running.task for running in left), return_exceptions=True)
-        traces = {running.handover: self._outbox.runner.look(running.handover.offer).trace for running in left}
+        traces = {running.handover: self._outbox.runner.inspect(running.handover.offer).trace for running in left}
         begun = {handover.ref: handover.key for handover, trace in traces.items() if trace is not Trace.NEVER_BEGUN}
         abandoned = self._outbox.release_all(begun) if releases else []
         runs_on = [handover.offer.delivery_id for handover, trace in traces.items() if trace is Trace.RUNNING]

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from the_loop.archive import Archive
-from the_loop.cycle import Watched
-from the_loop.ledger import Standing
-from the_loop.model import epoch, span, timestamp
+from the_loop.core.ledger import Standing
+from the_loop.core.model import epoch, span, timestamp
+from the_loop.durable import read_json_object, replace_file, to_json_bytes
+from the_loop.ledgers import Ledgers
 from the_loop.processes import Identity
-from the_loop.state import StateRoot, read_json_object, replace_file, to_json_bytes
+from the_loop.state import StateRoot
+from the_loop.watched import Watched
 
 
 class Health:
@@ -64,7 +65,7 @@ class Health:
             self._last_good_at = timestamp(self._now())
         return self._last
 
-    def beat(self, archive: Archive, watched: Sequence[Watched], pause_reason: str, *, is_last: bool = False) -> None:
+    def beat(self, ledgers: Ledgers, watched: Sequence[Watched], pause_reason: str, *, is_last: bool = False) -> None:
         """Write the heartbeat. Best effort: it is shown, never acted on."""
         now = self._now()
         beat = {
@@ -78,9 +79,9 @@ class Health:
             "lastGoodCycleAt": self._last_good_at,
             "nextCycleAt": timestamp(self.next_cycle_at) if self.next_cycle_at else None,
             "sources": [source_status(one, now) for one in watched],
-            **queue_counts(archive),
-            "heldItems": archive.held(),
-            "leftAlone": left_alone(archive, watched),
+            **queue_counts(ledgers),
+            "heldItems": ledgers.held(),
+            "leftAlone": left_alone(ledgers, watched),
             "paused": pause_reason or None,
         }
         content = to_json_bytes(beat)
@@ -98,7 +99,7 @@ class Health:
         """One line for `systemctl status`: how far it is, and what fails since when."""
         last, now = self._last, self._now()
         parts = ["first cycle" if last is None else f"{last.get('items')} items, last cycle {last.get('startedAt')}"]
-        if owed := sum(len(one.position.owed) for one in watched):
+        if owed := sum(len(one.cursor.owed) for one in watched):
             parts.append(f"{owed} of them still to be read")
         for one in watched:
             if one.visited is not None:
@@ -110,11 +111,11 @@ class Health:
         return ", ".join(parts)
 
 
-def queue_counts(archive: Archive) -> dict[str, int]:
+def queue_counts(ledgers: Ledgers) -> dict[str, int]:
     """How many events stand how; held items count as held."""
-    counts = {"pending": 0, "uncertain": 0, "held": len(archive.held()), "gaveUp": 0}
+    counts = {"pending": 0, "uncertain": 0, "held": len(ledgers.held()), "gaveUp": 0}
     names = {Standing.UNCERTAIN: "uncertain", Standing.HELD: "held", Standing.GAVE_UP: "gaveUp"}
-    for ledger in archive.with_pending():
+    for ledger in ledgers.with_pending():
         for entry in ledger.poll.pending.values():
             counts[names.get(entry.state, "pending")] += 1
     return counts
@@ -127,17 +128,17 @@ def source_status(watched: Watched, now: float) -> dict[str, Any]:
         "provider": watched.source.provider,
         "state": watched.state(time.monotonic()),
         "items": watched.items,
-        "owed": len(watched.position.owed),
+        "owed": len(watched.cursor.owed),
         "lastGoodAt": None if watched.last_good_at is None else timestamp(watched.last_good_at),
         "error": watched.error or None,
         "waitingUntil": timestamp(now + wait_s) if wait_s > 0 else None,
     }
 
 
-def left_alone(archive: Archive, watched: Iterable[Watched]) -> list[str]:
+def left_alone(ledgers: Ledgers, watched: Iterable[Watched]) -> list[str]:
     """The parts of ref (`github:octo/repo`, `directory:inbox`) that have ledgers and no source any more."""
     sources = [one.source for one in watched]
-    refs = (ref for ref in archive.refs() if not any(source.owns(ref) for source in sources))
+    refs = (ref for ref in ledgers.refs() if not any(source.owns(ref) for source in sources))
     return sorted({ref.rpartition("#")[0] or ref.rpartition("/")[0] for ref in refs})
 
 

@@ -24,7 +24,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from the_loop.model import LoopError
+from the_loop.core.model import LoopError
 from the_loop.processes import Identity, identity_of, own_identity, parse_identity
 
 _CALL_LIMIT_S: Final = 5.0  # a non-blocking flock that blocks (a broken network file system) is given up after this

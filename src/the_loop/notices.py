@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from the_loop.archive import Archive, HeldItem
-from the_loop.ledger import Ledger, Notice, Standing, note_notice
-from the_loop.model import Note, explain
+from the_loop.core.ledger import Ledger, Notice, Standing, note_notice
+from the_loop.core.model import Note, explain
+from the_loop.ledgers import HeldItem, Ledgers
 from the_loop.sources.base import GiveUp, Limited, Reporting, Source
 
 LOOK_AFTER_S: Final = 180.0  # so long what was written may not show yet
@@ -21,8 +21,8 @@ AT_ONCE: Final = 10  # of one source in one cycle: writing much in a short time 
 class Notices:
     """The notices that are due. `now` is epoch seconds."""
 
-    def __init__(self, archive: Archive, tell: Callable[[Note], None], now: Callable[[], float]) -> None:
-        self._archive = archive
+    def __init__(self, ledgers: Ledgers, tell: Callable[[Note], None], now: Callable[[], float]) -> None:
+        self._ledgers = ledgers
         self._tell = tell
         self._now = now
         self._failed_at: dict[tuple[str, str], float] = {}
@@ -50,7 +50,7 @@ class Notices:
     def _due(self, source: Source) -> Iterator[tuple[float, str, str]]:
         """When it was tried last, and what it is about."""
         now = self._now()
-        for ledger in self._archive.with_pending():
+        for ledger in self._ledgers.with_pending():
             for key, entry in ledger.poll.pending.items():
                 tried_at = max(entry.notice_at, self._failed_at.get((ledger.ref, key), 0.0))
                 rests = entry.notice is Notice.SENT and 0 <= now - tried_at < LOOK_AFTER_S
@@ -82,7 +82,7 @@ class Notices:
         ledger = self._ledger(ref, key)
         if ledger is None:
             return
-        self._archive.save(note_notice(ledger, key, notice, self._now()))
+        self._ledgers.save(note_notice(ledger, key, notice, self._now()))
         if notice is Notice.TOLD:
             self._tell(Note("poll.give_up_told", {"ref": ref, "key": key}))
         elif notice is Notice.REFUSED:
@@ -91,7 +91,7 @@ class Notices:
     def _ledger(self, ref: str, key: str) -> Ledger | None:
         """The item's ledger while the event is pending in it."""
         try:
-            ledger = self._archive.get(ref)
+            ledger = self._ledgers.get(ref)
         except HeldItem:
             return None
         return ledger if ledger is not None and key in ledger.poll.pending else None

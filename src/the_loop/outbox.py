@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from the_loop.archive import Archive, HeldItem
-from the_loop.decide import Decision, close_session, closing_event
-from the_loop.deliveries import beside, remove_all, remove_old_marks, stem_of
-from the_loop.guards import Dropped, Rules
-from the_loop.ledger import (
+from the_loop.core.decide import Decision, close_session, closing_event
+from the_loop.core.guards import Dropped, Rules
+from the_loop.core.ledger import (
     Ledger,
     Pending,
     Phase,
@@ -30,10 +28,13 @@ from the_loop.ledger import (
     versions_that_gave_up,
     withdraw,
 )
-from the_loop.model import Event, Kind, Note, Outcome, Verdict, delivery_id, explain
+from the_loop.core.model import Event, Kind, Note, Outcome, Verdict, delivery_id, explain
+from the_loop.core.outcomes import Policy, conclude, is_due, without_a_session_to_close
+from the_loop.deliveries import beside, remove_all, remove_old_marks, stem_of
+from the_loop.durable import read_json_object, to_json_line, write_durably
+from the_loop.ledgers import HeldItem, Ledgers
 from the_loop.runners.base import Offer, Runner, Trace
-from the_loop.state import StateRoot, read_json_object, to_json_line, write_durably
-from the_loop.verdicts import Policy, conclude, is_due, without_a_session_to_close
+from the_loop.state import StateRoot
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Outbox:
     def __init__(
         self,
         root: StateRoot,
-        archive: Archive,
+        ledgers: Ledgers,
         runner: Runner,
         *,
         policy: Policy,
@@ -64,7 +65,7 @@ class Outbox:
         self.policy = policy
         self.delivered = 0  # receipts since the start
         self._root = root
-        self._archive = archive
+        self._ledgers = ledgers
         self._rules_of = rules_of
         self._tell = tell
         self._now = now
@@ -76,7 +77,7 @@ class Outbox:
         for event in decision.events:
             self._write_payload(event)
         if decision.ledger is not None:
-            self._archive.save(decision.ledger)
+            self._ledgers.save(decision.ledger)
             for key in decision.withdrawn:
                 remove_all(self._stem(decision.ledger.ref, key))
         for note in decision.notes:
@@ -91,7 +92,7 @@ class Outbox:
     def next(self, ref: str) -> Handover | None:
         """The event of this item that is to be handed over now, if any. Raises OSError."""
         try:
-            ledger = self._archive.get(ref)
+            ledger = self._ledgers.get(ref)
         except HeldItem:
             return None
         rules = self._rules_of(ref)
@@ -124,7 +125,7 @@ class Outbox:
     def _reconsider_spawn(self, ledger: Ledger, key: str, entry: Pending) -> None:
         """Somebody was taken off the list: build it anew in the next look; what may have arrived is ended instead."""
         if not entry.may_have_arrived:
-            self._archive.save(change(move(ledger, key, Standing.RELEASED), behind=True))
+            self._ledgers.save(change(move(ledger, key, Standing.RELEASED), behind=True))
             return
         after = self._drop(ledger, key)
         if after.poll.phase is Phase.STARTING:
@@ -135,7 +136,7 @@ class Outbox:
         if entry.kind is Kind.CLOSE and self._payload(ledger.ref, key) is None:
             self._write_payload(closing_event(ledger))
         if not self._refresh_payload(ledger.ref, key, entry):
-            self._archive.save(self._lost(ledger, key))
+            self._ledgers.save(self._lost(ledger, key))
             return None
         remove_old_marks(self._stem(ledger.ref, key), entry.offer)
         if self._offers_once:
@@ -146,7 +147,7 @@ class Outbox:
         """Record what became of a hand-over, then remove its files. Raises OSError if it cannot be recorded."""
         ref, key = handover.ref, handover.key
         try:
-            ledger = self._archive.get(ref)
+            ledger = self._ledgers.get(ref)
         except HeldItem:
             return  # its files keep the outcome for the day its ledger is back
         if ledger is None or key not in ledger.poll.pending:
@@ -154,7 +155,7 @@ class Outbox:
             return
         after, notes = conclude(ledger, key, outcome, self.policy, self._now())
         if after != ledger:
-            self._archive.save(after)
+            self._ledgers.save(after)
         for gone in ledger.poll.pending.keys() - after.poll.pending.keys():
             remove_all(self._stem(ref, gone))
         self.delivered += outcome.verdict is Verdict.DELIVERED
@@ -169,7 +170,7 @@ class Outbox:
         Returns what still runs. Removes files that no pending event stands behind.
         """
         running: list[Handover] = []
-        for ledger in self._archive.with_pending():
+        for ledger in self._ledgers.with_pending():
             for key in list(ledger.poll.pending):
                 try:
                     running += self._recover_event(ledger.ref, key)
@@ -184,7 +185,7 @@ class Outbox:
         What cannot be written is left as it is: a queued event means the same to the next start.
         """
         released = []
-        for ledger in self._archive.with_pending():
+        for ledger in self._ledgers.with_pending():
             after = ledger
             for key, entry in ledger.poll.pending.items():
                 if key == begun.get(ledger.ref):
@@ -194,18 +195,18 @@ class Outbox:
                     released.append(delivery_id(ledger.ref, key))
             if after != ledger:
                 with suppress(OSError):
-                    self._archive.save(after)
+                    self._ledgers.save(after)
         return released
 
     def offer_as_it_was(self, ref: str) -> None:
         """A released spawn whose source cannot be asked goes out as it was built. Raises OSError."""
         try:
-            ledger = self._archive.get(ref)
+            ledger = self._ledgers.get(ref)
         except HeldItem:
             return
         spawn = None if ledger is None else ledger.poll.pending.get(ledger.spawn_key)
         if ledger is not None and spawn is not None and spawn.state is Standing.RELEASED:
-            self._archive.save(move(ledger, ledger.spawn_key, Standing.QUEUED))
+            self._ledgers.save(move(ledger, ledger.spawn_key, Standing.QUEUED))
 
     def _head(self, ledger: Ledger) -> str | None:
         """The first event that is not given up, if its turn has come."""
@@ -230,7 +231,7 @@ class Outbox:
                 return False
 
     def _recover_event(self, ref: str, key: str) -> Iterator[Handover]:
-        ledger = self._archive.get(ref)
+        ledger = self._ledgers.get(ref)
         entry = None if ledger is None else ledger.poll.pending.get(key)
         if ledger is None or entry is None:
             return
@@ -238,13 +239,13 @@ class Outbox:
             self._recover_unbegun(ledger, key, entry)
             return
         handover = self._handover(ref, key, entry)
-        look = self.runner.look(handover.offer)
-        if look.trace is Trace.RUNNING:
+        inspect = self.runner.inspect(handover.offer)
+        if inspect.trace is Trace.RUNNING:
             self._offered.add((ref, key))
             yield handover
-        elif look.trace is Trace.DONE and look.outcome is not None:
-            self.conclude(handover, look.outcome)
-        elif look.trace is Trace.UNKNOWN:
+        elif inspect.trace is Trace.DONE and inspect.outcome is not None:
+            self.conclude(handover, inspect.outcome)
+        elif inspect.trace is Trace.UNKNOWN:
             self.conclude(handover, Outcome(Verdict.UNKNOWN, "it was begun, and cut off with its keeper"))
         else:
             self._recover_unbegun(ledger, key, entry)
@@ -262,7 +263,7 @@ class Outbox:
             after = move(ledger, key, Standing.RELEASED)
         after = without_a_session_to_close(after)
         if after != ledger:
-            self._archive.save(after)
+            self._ledgers.save(after)
         if entry.state is Standing.GAVE_UP and after != ledger:
             reason = f"version {self.policy.version} has not tried it yet"
             self._tell(Note("poll.rearmed", {"ref": ledger.ref, "key": key, "reason": reason}))
@@ -270,14 +271,14 @@ class Outbox:
     def _remove_orphans(self) -> None:
         """Files of events that are pending nowhere; those of held items stay, and what still runs is left alone."""
         wanted = {
-            self._stem(ledger.ref, key).name for ledger in self._archive.with_pending() for key in ledger.poll.pending
+            self._stem(ledger.ref, key).name for ledger in self._ledgers.with_pending() for key in ledger.poll.pending
         }
-        held = self._archive.held()
+        held = self._ledgers.held()
         for path in self._root.deliveries.iterdir():
             stem = stem_of(path)
             if stem.name in wanted or self._is_of_unknown_ledger(stem, held):
                 continue
-            if self.runner.look(Offer(stem.name, stem, 0, 0)).trace is not Trace.RUNNING:
+            if self.runner.inspect(Offer(stem.name, stem, 0, 0)).trace is not Trace.RUNNING:
                 remove_all(stem)
 
     def _lost(self, ledger: Ledger, key: str) -> Ledger:
@@ -300,7 +301,7 @@ class Outbox:
         if ref is None or ref in held:
             return ref in held
         try:
-            ledger = self._archive.get(ref)
+            ledger = self._ledgers.get(ref)
         except (HeldItem, OSError):
             return True
         # it may be readable only since a moment ago, after the pending events were counted
@@ -309,7 +310,7 @@ class Outbox:
     def _drop(self, ledger: Ledger, key: str) -> Ledger:
         """Settle an event whose author may not speak any more."""
         after = settle(ledger, key)
-        self._archive.save(after)
+        self._ledgers.save(after)
         remove_all(self._stem(ledger.ref, key))
         self._tell(Note("dispatch.dropped", {"ref": ledger.ref, "key": key, "reason": str(Dropped.UNAUTHORIZED)}))
         return after

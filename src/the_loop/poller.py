@@ -19,20 +19,21 @@ from pathlib import Path
 from typing import Any, Final
 
 from the_loop import wiring
-from the_loop.archive import Archive
 from the_loop.config import Config, ConfigError
-from the_loop.cycle import Cycle, Watched
+from the_loop.core.guards import Rules
+from the_loop.core.model import LoopError, Note
+from the_loop.cycle import Cycle
 from the_loop.dispatcher import Dispatcher
-from the_loop.events import Trail, rotate
-from the_loop.guards import Rules
+from the_loop.eventlog import Trail, rotate
 from the_loop.heartbeat import Health
+from the_loop.ledgers import Ledgers
 from the_loop.lock import LockBusy, LockHeld, RunLock
-from the_loop.model import LoopError, Note
 from the_loop.outbox import Outbox
 from the_loop.state import PIDFILE, StateRoot
 from the_loop.supervision.notify import Notifier
 from the_loop.supervision.sockets import drain, own_socket
 from the_loop.supervision.unit import record_unit
+from the_loop.watched import Watched
 
 HELD_BACK: Final = (signal.SIGHUP, signal.SIGUSR2)  # blocked from the first moment: by default they end a process
 _PROBES_GONE_S: Final = 1.0  # a look holds the lock for a moment only
@@ -145,14 +146,14 @@ class Poller:
         setup.root.prepare_folders()
         fields = {"path": str(lock.claim), "pid": lock.identity.pid, "uid": os.geteuid()}
         self._tell(Note("poller.started", fields))
-        self._archive = Archive(setup.root, self._tell, setup.now, guard=self._is_in_charge)
-        self._archive.load()
+        self._ledgers = Ledgers(setup.root, self._tell, setup.now, guard=self._is_in_charge)
+        self._ledgers.load()
         self._watched = wiring.watch(self._config, setup.root, setup.environ)
         for watched in self._watched:
             watched.last_good_at = self._health.last_good_at(watched.source.name)
         self._outbox = Outbox(
             setup.root,
-            self._archive,
+            self._ledgers,
             wiring.runner(self._config, setup.root, setup.environ, self._tell),
             policy=wiring.policy(self._config),
             rules_of=self._rules_of,
@@ -166,7 +167,7 @@ class Poller:
             tell=self._tell,
             may_hand_over=self._is_in_charge,
         )
-        self._cycle = Cycle(setup.root, self._archive, self._outbox, self._dispatcher, tell=self._tell, now=setup.now)
+        self._cycle = Cycle(setup.root, self._ledgers, self._outbox, self._dispatcher, tell=self._tell, now=setup.now)
         self._listen()
         for handover in self._outbox.recover():
             self._dispatcher.adopt(handover)
@@ -414,7 +415,7 @@ class Poller:
     def _beat(self, *, is_last: bool = False) -> None:
         self._beaten_at = time.monotonic()
         if not self._is_displaced:
-            self._health.beat(self._archive, self._watched, self._dispatcher.pause_reason, is_last=is_last)
+            self._health.beat(self._ledgers, self._watched, self._dispatcher.pause_reason, is_last=is_last)
         self._setup.notifier.status(self._status())
 
 

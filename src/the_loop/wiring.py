@@ -23,18 +23,18 @@ from the_loop.config import (
     authorized_users,
     source_name,
 )
-from the_loop.cycle import Watched
-from the_loop.guards import Rules, phrases
-from the_loop.model import LoopError, Note
-from the_loop.positions import Position, read_position
+from the_loop.core.guards import Rules, phrases
+from the_loop.core.model import LoopError, Note
+from the_loop.core.outcomes import Policy
+from the_loop.cursors import Cursor, read_cursor
 from the_loop.runners import printer
 from the_loop.runners.exec import Command, ExecRunner
 from the_loop.runners.units import find_units
 from the_loop.sources.base import Source, SourceError
 from the_loop.sources.directory import DirectorySource
-from the_loop.sources.github.limits import Clocks
+from the_loop.sources.github.limits import RateLimiters
 from the_loop.state import StateRoot
-from the_loop.verdicts import Policy
+from the_loop.watched import Watched
 
 THIRD_PARTY_SOURCES: Final = "the_loop.sources"
 
@@ -62,17 +62,17 @@ def state_root(option: str | None, config: Config | None, environ: Mapping[str, 
 
 def watch(config: Config, root: StateRoot, environ: Mapping[str, str]) -> list[Watched]:
     """Every configured source with its rules and where it left off."""
-    positions = {source_name(one): read_position(root, source_name(one)) for one in config.polling.sources}
-    site = _Site(config, root, environ, _clocks(config, positions, environ))
+    cursors = {source_name(one): read_cursor(root, source_name(one)) for one in config.polling.sources}
+    site = _Site(config, root, environ, _limiters(config, cursors, environ))
     watched = []
     for section in config.polling.sources:
-        position = positions[source_name(section)]
-        source = _source(section, site, position)
-        wait = position.wait
+        cursor = cursors[source_name(section)]
+        source = _source(section, site, cursor)
+        wait = cursor.wait
         wait_s = wait.remaining_s(time.time()) if wait is not None else 0.0
         error = wait.reason if wait is not None and wait_s > 0 else ""
         rules = _rules(config, section, source)
-        watched.append(Watched(source, rules, position, error, wait_ends_s=time.monotonic() + wait_s))
+        watched.append(Watched(source, rules, cursor, error, wait_ends_s=time.monotonic() + wait_s))
     return watched
 
 
@@ -110,14 +110,14 @@ class _Site:
     config: Config
     root: StateRoot
     environ: Mapping[str, str]
-    clocks: Clocks
+    limiters: RateLimiters
 
 
-def _source(section: SourceSection, site: _Site, position: Position) -> Source:
+def _source(section: SourceSection, site: _Site, cursor: Cursor) -> Source:
     if isinstance(section, DirectorySection):
         return _directory(section, site.config, site.root)
     if isinstance(section, GithubSection):
-        return _github(section, site, position)
+        return _github(section, site, cursor)
     for point in entry_points(group=THIRD_PARTY_SOURCES, name=section.provider):
         built: Source = point.load().build(section, site.config, site.root, site.environ)
         return built
@@ -135,19 +135,19 @@ def _directory(section: DirectorySection, config: Config, root: StateRoot) -> Di
     )
 
 
-def _clocks(config: Config, positions: Mapping[str, Position], environ: Mapping[str, str]) -> Clocks:
+def _limiters(config: Config, cursors: Mapping[str, Cursor], environ: Mapping[str, str]) -> RateLimiters:
     """One clock for each token, whoever uses it: a limit that one source met before is in force for all of them."""
-    clocks = Clocks(time.monotonic)
+    limiters = RateLimiters(time.monotonic)
     for section in config.polling.sources:
-        wait = positions[source_name(section)].wait
+        wait = cursors[source_name(section)].wait
         if isinstance(section, GithubSection) and wait is not None:
             with suppress(SourceError):
-                clock = clocks.of(section.api_url, github_token(section, environ))
-                clock.resume(wait.remaining_s(time.time()), wait.seconds)
-    return clocks
+                limiter = limiters.of(section.api_url, github_token(section, environ))
+                limiter.resume(wait.remaining_s(time.time()), wait.seconds)
+    return limiters
 
 
-def _github(section: GithubSection, site: _Site, position: Position) -> Source:
+def _github(section: GithubSection, site: _Site, cursor: Cursor) -> Source:
     # an HTTP client takes longer to load than everything else together: only who needs it pays for it
     from the_loop.sources.github.client import Client
     from the_loop.sources.github.repositories import Repositories
@@ -157,7 +157,7 @@ def _github(section: GithubSection, site: _Site, position: Position) -> Source:
         section.api_url,
         lambda: github_token(section, site.environ),
         now=time.time,
-        clocks=site.clocks,
+        limiters=site.limiters,
         api_version=section.api_version,
     )
     repositories = Repositories(site.root.repositories)
@@ -166,7 +166,7 @@ def _github(section: GithubSection, site: _Site, position: Position) -> Source:
         client,
         repositories,
         linger_s=site.config.polling.linger_seconds,
-        position=position.value,
+        cursor=cursor.value,
     )
 
 

@@ -47,7 +47,7 @@ class TestWholeLists:
 
         assert fault.hits == 1
         assert entries_of(world, number) == sorted(keys("comment", written))
-        assert world.position()["owed"] == []
+        assert world.cursor()["owed"] == []
 
     @pytest.mark.parametrize("asked_again", [1, 2])
     @in_loop
@@ -96,7 +96,7 @@ class TestWholeLists:
         await world.cycle()
         for look in range(10):
             if look == 3:
-                world.root.position("github").unlink()
+                world.root.cursor("github").unlink()
             if look in (3, 6):
                 world = world.restart()
             world.github.comment(REPO, number)
@@ -256,7 +256,7 @@ class TestRestarts:
             if kind == "stopped":
                 await world.stop()
             if kind == "position lost":
-                world.root.position("github").unlink()
+                world.root.cursor("github").unlink()
             world = world.restart()
             await world.cycle(times=2)
 

@@ -125,7 +125,7 @@ class TestChaos:
 
         ids = world.ids()
         assert len(ids) == len(set(ids))
-        assert world.position()["owed"] == []
+        assert world.cursor()["owed"] == []
         arrived = carried(world.received)
         for number, written in chaos.written.items():
             assert {name for name in arrived if f"#{number}/" in name and not _is_of_session(name)} == {

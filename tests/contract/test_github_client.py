@@ -21,7 +21,7 @@ from the_loop.config import GithubSection
 from the_loop.sources.base import Limited, SourceError
 from the_loop.sources.github import client as client_module
 from the_loop.sources.github.client import Client
-from the_loop.sources.github.limits import Clocks
+from the_loop.sources.github.limits import RateLimiters
 from the_loop.wiring import github_token
 
 PATH = "/repos/octo/repo/issues?labels=auto"
@@ -171,8 +171,8 @@ class TestSurroundings:
 
         github.handle = counting  # type: ignore[method-assign]
         with FakeServer(github) as server:
-            clocks = Clocks(time.monotonic)
-            clients = [Client(server.url, lambda: "secret", now=time.time, clocks=clocks) for _ in range(4)]
+            limiters = RateLimiters(time.monotonic)
+            clients = [Client(server.url, lambda: "secret", now=time.time, limiters=limiters) for _ in range(4)]
             await asyncio.gather(*(client.get(PATH) for client in clients))
             await asyncio.gather(*(client.close() for client in clients))
 

@@ -10,7 +10,7 @@ import pytest
 from support import github_faults as faults
 from support.github_stories import LINGER_CYCLES, begun
 from support.world import REPO, in_loop, scene
-from the_loop.model import Outcome, Verdict
+from the_loop.core.model import Outcome, Verdict
 
 NOT_FOUND = faults.reply(404, {"message": "Not Found"})
 

@@ -13,7 +13,7 @@ from support.github_faults import Effect
 from support.github_values import Rules
 from support.http_transport import FakeTransport
 from support.world import REPO, World, carried, in_loop, scene
-from the_loop.model import Outcome, Verdict
+from the_loop.core.model import Outcome, Verdict
 
 HOUR = 3600
 UNREADABLE: dict[str, Effect] = {
@@ -139,7 +139,7 @@ class TestFailing:
         await world.cycle()
         assert world.ids()[2:] == ["1/comment:1001", f"{good}/spawn:1"]
         assert [note.fields["ref"] for note in world.told("item.failed")] == [f"github:{REPO}#{bad}"]
-        assert world.position()["owed"] == [f"github:{REPO}#{bad}"]
+        assert world.cursor()["owed"] == [f"github:{REPO}#{bad}"]
         world.github.comment(REPO, bad)
         await world.cycle(times=4)
 
@@ -383,7 +383,7 @@ class TestRepositories:
         world.add_issue(repo="octo/one")
         number = world.add_issue(repo="octo/two")
         await world.cycle()
-        world.root.position("github").unlink()
+        world.root.cursor("github").unlink()
         world = world.restart()
         world.github.comment("octo/two", number)
         world.clock.run(HOUR)
@@ -397,7 +397,7 @@ class TestRepositories:
     @in_loop
     async def test_item_when_it_is_owed_and_missing_from_one_listing_then_is_still_owed(self, tmp_path: Path) -> None:
         world = await started(tmp_path)
-        world.root.position("github").unlink()
+        world.root.cursor("github").unlink()
         world = world.restart()
         world.github.comment(REPO, 1)
         world.clock.run(HOUR)

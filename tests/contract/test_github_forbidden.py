@@ -9,7 +9,7 @@ import pytest
 from support import github_faults as faults
 from support.github_stories import LINGER_CYCLES, begun, everything_of
 from support.world import REPO, in_loop
-from the_loop.model import Outcome, Verdict
+from the_loop.core.model import Outcome, Verdict
 
 LIMIT_SENTENCES = [
     "You have exceeded a secondary rate limit. Please wait a few minutes before you try again.",

@@ -11,7 +11,7 @@ import pytest
 from support import github_faults as faults
 from support.github_values import Answer
 from support.world import REPO, Crash, Fuse, World, in_loop, scene
-from the_loop.model import Outcome, Verdict
+from the_loop.core.model import Outcome, Verdict
 
 POST = r"^POST "
 MARKER = "<!-- the-loop -->"

@@ -11,7 +11,7 @@ import pytest
 from support.github_stories import COMMENTS, LINGER_CYCLES, begun, edited, thread_of
 from support.github_values import Kind
 from support.world import REPO, World, in_loop, scene
-from the_loop.model import Outcome, Verdict
+from the_loop.core.model import Outcome, Verdict
 
 KINDS = [str(kind) for kind in Kind]
 MARKER = "<!-- the-loop -->"
@@ -222,7 +222,7 @@ class TestOwn:
         world.github.edit_comment(REPO, id_, after)
         world = world.restart()
         await world.cycle(times=3)
-        world.root.position("github").unlink()
+        world.root.cursor("github").unlink()
         world = world.restart()
         await world.cycle(times=2)
 

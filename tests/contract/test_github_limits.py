@@ -14,12 +14,11 @@ from support.http_server import FakeServer
 from support.world import Clock, in_loop
 from the_loop import wiring
 from the_loop.config import Config, GithubSection, Polling, Routing
-from the_loop.cycle import Watched
-from the_loop.positions import Position, Wait, write_position
+from the_loop.cursors import Cursor, Wait, write_cursor
 from the_loop.sources.base import Limited
-from the_loop.sources.github.limits import Clock as TokenClock
-from the_loop.sources.github.limits import Clocks
+from the_loop.sources.github.limits import RateLimiter, RateLimiters
 from the_loop.state import StateRoot
+from the_loop.watched import Watched
 
 ENVIRON = {"GITHUB_TOKEN": "secret"}
 
@@ -71,10 +70,10 @@ class TestShared:
         one, two = watched(github, root)
         github.fail("octo/one", faults.secondary_limit(90))
         with pytest.raises(Limited):
-            await one.source.look(None, {})
+            await one.source.poll(None, {})
         asked = github.requests
         with pytest.raises(Limited) as caught:
-            await two.source.look(None, {})
+            await two.source.poll(None, {})
         await close(one, two)
 
         assert (asked, github.requests) == (1, 1)
@@ -88,8 +87,8 @@ class TestShared:
         one, two = watched(github, root, None, tmp_path / "other")
         github.fail("octo/one", faults.secondary_limit(90))
         with pytest.raises(Limited):
-            await one.source.look(None, {})
-        listing = await two.source.look(None, {})
+            await one.source.poll(None, {})
+        listing = await two.source.poll(None, {})
         await close(one, two)
 
         assert listing.faults == []
@@ -100,11 +99,11 @@ class TestShared:
         self, github: FakeGitHub, root: StateRoot
     ) -> None:
         """The poller was killed before the other one could meet it."""
-        write_position(root, "one", Position(wait=Wait(time.time() + 300, 300.0, "rate limit")))
+        write_cursor(root, "one", Cursor(wait=Wait(time.time() + 300, 300.0, "rate limit")))
         one, two = watched(github, root)
         for source in (one.source, two.source):
             with pytest.raises(Limited) as caught:
-                await source.look(None, {})
+                await source.poll(None, {})
             assert 295 < caught.value.wait_s <= 300
 
         assert one.wait_left_s(time.monotonic()) > 295
@@ -119,14 +118,14 @@ class TestShared:
         file = tmp_path / "token"
         file.write_text("first\n")
         one, two = watched(github, root, file, file)
-        await two.source.look(None, {})
+        await two.source.poll(None, {})
         asked = github.requests
         github.fail("octo/one", faults.secondary_limit(90))
         with pytest.raises(Limited):
-            await one.source.look(None, {})
+            await one.source.poll(None, {})
         file.write_text("second\n")
         with pytest.raises(Limited):
-            await two.source.look(None, {})
+            await two.source.poll(None, {})
         await close(one, two)
 
         assert github.requests == asked + 1
@@ -134,30 +133,30 @@ class TestShared:
 
 class TestClock:
     def test_guess_when_limits_name_no_moment_then_grows_to_a_quarter_of_an_hour(self) -> None:
-        clock = TokenClock(lambda: 0.0)
+        limiter = RateLimiter(lambda: 0.0)
         guesses = []
         for _ in range(6):
-            guesses.append(clock.guess_s())
-            clock.hold(guesses[-1])
+            guesses.append(limiter.guess_s())
+            limiter.hold(guesses[-1])
         assert guesses == [60, 120, 240, 480, 900, 900]
 
-        clock.clear()
-        assert clock.guess_s() == 60
+        limiter.clear()
+        assert limiter.guess_s() == 60
 
     def test_guess_when_an_earlier_life_waited_then_goes_on_growing(self) -> None:
-        clock = TokenClock(lambda: 0.0)
-        clock.resume(0.0, 240.0)
+        limiter = RateLimiter(lambda: 0.0)
+        limiter.resume(0.0, 240.0)
 
-        assert (clock.wait_left_s, clock.guess_s()) == (0.0, 480)
+        assert (limiter.wait_left_s, limiter.guess_s()) == (0.0, 480)
 
     def test_clocks_when_tokens_come_and_go_then_only_those_in_force_are_kept(self) -> None:
-        clocks = Clocks(lambda: 0.0)
-        clocks.of("https://api", "held").hold(60)
+        limiters = RateLimiters(lambda: 0.0)
+        limiters.of("https://api", "held").hold(60)
         for hour in range(1000):
-            clocks.of("https://api/", f"token {hour}")
+            limiters.of("https://api/", f"token {hour}")
 
-        assert len(clocks._clocks) == 100
-        assert clocks.of("https://api/", "held").wait_left_s == 60
+        assert len(limiters._limiters) == 100
+        assert limiters.of("https://api/", "held").wait_left_s == 60
 
     @pytest.mark.parametrize(
         ("points", "limit", "is_short"),
@@ -173,7 +172,7 @@ class TestClock:
     def test_clock_when_a_fifth_is_left_then_is_short(
         self, points: float | None, limit: float | None, is_short: bool
     ) -> None:
-        clock = TokenClock(lambda: 0.0)
-        clock.note_left(points, limit)
+        limiter = RateLimiter(lambda: 0.0)
+        limiter.note_left(points, limit)
 
-        assert clock.is_short is is_short
+        assert limiter.is_short is is_short

@@ -52,7 +52,7 @@ class TestGone:
         world.github.delete_issue(REPO, number)
         world.github.fail(r"/issues/1$", NOT_FOUND, times=None)
         await world.cycle()
-        assert world.position()["position"]["repos"][REPO]["left"] == {}
+        assert world.cursor()["position"]["repos"][REPO]["left"] == {}
         await world.cycle(times=LINGER_CYCLES)
 
         assert world.ids() == ["1/spawn:1", "1/close:1"]

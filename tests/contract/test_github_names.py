@@ -91,7 +91,7 @@ class TestRenamed:
         world.github.comment("octo/one", 1, body="For the second one.")
         world.github.comment("octo/two", 1, body="For the first one.")
         if not keeps_position:
-            world.root.position("github").unlink()
+            world.root.cursor("github").unlink()
             world = world.restart()
         await world.cycle(times=3)
         world.github.comment("octo/two", 1, body="For the first one.")
@@ -165,7 +165,7 @@ class TestReused:
         world.github.add_issue(REPO)
         world.github.comment(REPO, number, body="On another item of this number.")
         if not keeps_position:
-            world.root.position("github").unlink()
+            world.root.cursor("github").unlink()
             world = world.restart()
         await world.cycle(times=3)
         started = world.add_issue()
@@ -195,7 +195,7 @@ class TestReused:
         twin = world.add_issue(body="Of the other repository.")
         world.github.comment(REPO, twin)
         if not keeps_position:
-            world.root.position("github").unlink()
+            world.root.cursor("github").unlink()
             world = world.restart()
         await world.cycle(times=3)
         world.github.label("octo/gadgets", number, "auto")
@@ -226,7 +226,7 @@ class TestReused:
         twin = world.github.add_issue(REPO)
         world.github.comment(REPO, twin, body="On another item.", created=world.clock.now - age_s)
         if not keeps_position:
-            world.root.position("github").unlink()
+            world.root.cursor("github").unlink()
             world = world.restart()
         await world.cycle(times=LINGER_CYCLES + 2)
 

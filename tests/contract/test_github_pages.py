@@ -33,7 +33,7 @@ class TestPages:
 
         assert world.ids() == [f"{number}/spawn:1" for number in numbers]
         assert world.watched.items == count
-        assert world.position()["owed"] == []
+        assert world.cursor()["owed"] == []
 
     @pytest.mark.parametrize("count", [99, 100, 101, 130, 250])
     @in_loop

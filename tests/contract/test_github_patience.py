@@ -11,8 +11,8 @@ import pytest
 from support import github_faults as faults
 from support.github_values import Rules
 from support.world import REPO, World, in_loop, scene
-from the_loop.model import Outcome, Verdict
-from the_loop.sources.github import look as look_module
+from the_loop.core.model import Outcome, Verdict
+from the_loop.sources.github import poll as poll_module
 
 BROKEN = faults.server_error()
 
@@ -47,7 +47,7 @@ async def test_items_when_more_are_deleted_than_one_look_may_ask_about_then_each
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever was not found once and was not asked in the next look began anew, for ever."""
-    monkeypatch.setattr(look_module, "QUESTIONS", 20)
+    monkeypatch.setattr(poll_module, "QUESTIONS", 20)
     world = await started(tmp_path, 90, is_pull=False, linger_s=0)
     for number in range(1, 91):
         world.github.fail(rf"/issues/{number}$", faults.reply(404, {"message": "Not Found"}), times=None)
@@ -121,7 +121,7 @@ async def test_threads_when_nobody_answers_for_some_then_few_are_waited_for_and_
 ) -> None:
     """Each takes its whole time limit, and a cycle waits for all of them."""
     world = await started(tmp_path, 60, is_pull=False)
-    world.root.position("github").unlink()
+    world.root.cursor("github").unlink()
     world = world.restart()
     world.github.fail(r"/issues/([1-9]|1[0-2])/comments", faults.hang(), times=None)
     for number in range(1, 61):
@@ -141,18 +141,18 @@ async def test_ledger_when_it_cannot_be_read_while_its_item_is_not_listed_then_t
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = await started(tmp_path, 2, is_pull=False)
-    world.watched.position = replace(world.watched.position, owed=frozenset({f"github:{REPO}#1"}))
+    world.watched.cursor = replace(world.watched.cursor, owed=frozenset({f"github:{REPO}#1"}))
     world.github.unlabel(REPO, 1, "auto")
     world.github.fail(r"/issues/1$", BROKEN, times=None)
     world.github.comment(REPO, 2)
-    genuine = world.archive.get
+    genuine = world.ledgers.get
 
     def failing(ref: str) -> Any:
         if ref.endswith("#1"):
             raise OSError(5, "Input/output error")
         return genuine(ref)
 
-    monkeypatch.setattr(world.archive, "get", failing)
+    monkeypatch.setattr(world.ledgers, "get", failing)
     await world.cycle()
 
     assert world.ids()[-1] == "2/comment:1001"

@@ -23,7 +23,7 @@ from support.github_values import Rules, View
 from support.replay_cost import SWEEP
 from support.world import REPO, Crash, Fuse, World, carried, in_loop, scene
 from the_loop import cycle as cycle_module
-from the_loop import state
+from the_loop import durable
 
 IS_FULL: Final = bool(os.environ.get("THE_LOOP_FULL_SWEEP"))
 SEED: Final = int(os.environ.get("THE_LOOP_SEED") or Random().randrange(10**6))
@@ -198,7 +198,7 @@ class TestCrashes:
         """Each file replacement of all cycles is refused once, as by a full disk."""
         oracle = await live(tmp_path / "oracle")
         writes: list[Path] = []
-        genuine = state.replace_file
+        genuine = durable.replace_file
 
         def counting(path: Path, content: bytes, *, sync: bool) -> None:
             writes.append(path)
@@ -206,7 +206,7 @@ class TestCrashes:
                 raise OSError(errno.ENOSPC, "No space left on device")
             genuine(path, content, sync=sync)
 
-        monkeypatch.setattr(state, "replace_file", counting)
+        monkeypatch.setattr(durable, "replace_file", counting)
         refused = 0
         await live(tmp_path / "count")
         total = len(writes)
@@ -237,7 +237,7 @@ class TestPosition:
         world.github.review_comment(REPO, 2)
         world.github.close(REPO, 3)
         world.clock.run(HOUR)
-        path = world.root.position("github")
+        path = world.root.cursor("github")
         path.unlink()
         if content is not None:
             path.write_bytes(content)
@@ -254,7 +254,7 @@ class TestPosition:
         world.github.close(REPO, 3)
         world.github.comment(REPO, 3)
         await world.cycle()
-        intact = world.position()
+        intact = world.cursor()
         tried = 0
         kinds = cycle([None, 7, "x", [], {}, [None], -1.5])
         for path in paths(intact):
@@ -267,7 +267,7 @@ class TestPosition:
                 twin.github.close(REPO, 3)
                 twin.github.comment(REPO, 3)
                 await twin.cycle()
-                twin.root.position("github").write_text(json.dumps(changed))
+                twin.root.cursor("github").write_text(json.dumps(changed))
                 twin.github.comment(REPO, 1)
                 twin.github.review_comment(REPO, 2)
                 twin = twin.restart()
@@ -294,7 +294,7 @@ class TestPosition:
             world = world.restart()
             await world.cycle()
         assert world.ids() == [*STARTED, "2/comment:1002"]
-        assert f"github:{REPO}#1" in world.archive.held()
+        assert f"github:{REPO}#1" in world.ledgers.held()
         path.write_bytes(good)
         await world.cycle(times=2)
 
@@ -340,7 +340,7 @@ class TestPosition:
         await world.cycle()
         monkeypatch.setattr(cycle_module, "decide", genuine)
         assert world.ids() == [*STARTED, "2/comment:1002"]
-        assert world.position()["owed"] == [f"github:{REPO}#1"]
+        assert world.cursor()["owed"] == [f"github:{REPO}#1"]
         world = world.restart()
         await world.cycle()
 
@@ -351,7 +351,7 @@ class TestPosition:
         self, tmp_path: Path
     ) -> None:
         world = await delivered(tmp_path)
-        path = world.root.position("github")
+        path = world.root.cursor("github")
         kept = path.read_bytes()
         path.unlink()
         path.mkdir()  # nothing can be renamed onto it
@@ -368,12 +368,12 @@ class TestPosition:
     @in_loop
     async def test_position_when_a_page_fails_then_does_not_move(self, tmp_path: Path) -> None:
         world = await delivered(tmp_path)
-        before = world.position()
+        before = world.cursor()
         for _ in range(250):
             world.github.comment(REPO, 1)
         world.github.fail(r"/issues/comments.*page=2", server_error())
         await world.cycle()
-        assert world.position() == before
+        assert world.cursor() == before
         await world.cycle(times=2)
 
         assert world.ids() == [*STARTED, *(f"1/comment:{id_}" for id_ in range(1001, 1251))]

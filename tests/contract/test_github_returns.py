@@ -8,7 +8,7 @@ import pytest
 
 from support.github_stories import LINGER_CYCLES, LISTING, begun, keys, thread_of, without
 from support.world import REPO, in_loop, scene
-from the_loop.model import Outcome, Verdict
+from the_loop.core.model import Outcome, Verdict
 
 
 class TestLabel:

@@ -85,7 +85,7 @@ class TestWhat:
         await world.cycle(times=4)
         world.github.delete_comment(REPO, 1001, kind=Kind.REVIEW)
         await world.cycle(times=4)
-        world.root.position("github").unlink()
+        world.root.cursor("github").unlink()
         world = world.restart()
         await world.cycle(times=2)
 

@@ -10,7 +10,7 @@ import pytest
 from support.github_stories import COMMENTS, LISTING, REVIEW_COMMENTS, begun, edited, everything_of, keys
 from support.github_values import Rules
 from support.world import REPO, in_loop, scene
-from the_loop.model import Outcome, Verdict
+from the_loop.core.model import Outcome, Verdict
 
 NEEDED = {  # by us, of any kind of row
     *("id", "node_id", "number", "full_name", "title", "html_url", "created_at", "updated_at", "submitted_at", "state"),
@@ -83,7 +83,7 @@ class TestIdentity:
             world.github.comment(REPO, number)
         await world.cycle()
         world = world.restart()
-        world.root.position("github").unlink()
+        world.root.cursor("github").unlink()
         await world.cycle(times=2)
 
         assert world.ids(number) == ["spawn:1", *keys("comment", ids)]
@@ -118,12 +118,12 @@ class TestIdentity:
         await world.cycle(times=2)
         lost = edited(lambda rows: [row for row in rows if row.get("id") != 1002])
         for _ in range(2):
-            world.root.position("github").unlink()  # so that the thread is read
+            world.root.cursor("github").unlink()  # so that the thread is read
             world.github.fail(COMMENTS, lost)
             world.github.fail(r"/issues/1/comments", lost)
             world = world.restart()
             await world.cycle(times=2)
-        world.root.position("github").unlink()
+        world.root.cursor("github").unlink()
         world = world.restart()
         world.github.edit_comment(REPO, 1002, "Back.")
         await world.cycle(times=2)
@@ -174,7 +174,7 @@ class TestIdentity:
             await world.cycle()
         world = world.restart()
         await world.cycle(times=2)
-        world.root.position(world.watched.source.name).unlink()
+        world.root.cursor(world.watched.source.name).unlink()
         world = world.restart()
         await world.cycle(times=2)
 

@@ -70,7 +70,7 @@ def add(world: World, repo: str, count: int, *, pulls: int = 0, created: float =
 
 async def settle(world: World) -> None:
     """Cycles until every item was handed over and nothing is followed more closely than usual."""
-    while world.watched.position.value is None or world.watched.position.owed:
+    while world.watched.cursor.value is None or world.watched.cursor.owed:
         await world.cycle()
     await world.cycle(times=SWEEP + 5)
 
@@ -154,7 +154,7 @@ class TestFirstSight:
             assert came.count(comment) == 1, "in the very next cycle"
             assert sum("/spawn:" in name for name in came) == min(SIGHTS, left)
             left -= min(SIGHTS, left)
-            assert len(world.position()["owed"]) == left
+            assert len(world.cursor()["owed"]) == left
             if left == 140:
                 world = world.restart()
         await settle(world)

@@ -12,7 +12,7 @@ from support import github_faults as faults
 from support.github_values import Rules
 from support.world import REPO, World, in_loop, scene
 from the_loop.config import Monitor
-from the_loop.sources.github import look as look_module
+from the_loop.sources.github import poll as poll_module
 
 HOUR = 60  # looks
 
@@ -138,7 +138,7 @@ class TestMany:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
     ) -> None:
         """A look that asks about thousands of items one by one takes so long that it is taken for stuck."""
-        monkeypatch.setattr(look_module, "QUESTIONS", 20)
+        monkeypatch.setattr(poll_module, "QUESTIONS", 20)
         world = await started(tmp_path, 90, linger_s=0)
         await world.cycle(times=10)
         for number in range(1, 91):
@@ -182,7 +182,7 @@ class TestNonsense:
 
         assert "1/comment:1001" in world.ids()
         assert "unexpected" not in world.watched.error
-        assert world.position()["position"]["repos"].keys() == {REPO, "octo/other"}
+        assert world.cursor()["position"]["repos"].keys() == {REPO, "octo/other"}
 
 
 class TestCost:

@@ -14,7 +14,7 @@ from support.github_query import parse
 from support.github_values import View
 from support.world import in_loop
 from the_loop.config import GithubSection
-from the_loop.model import Kind, Presence
+from the_loop.core.model import Kind, Presence
 from the_loop.sources.base import Known, Listing
 from the_loop.sources.github.client import Client
 from the_loop.sources.github.repositories import Repositories
@@ -38,15 +38,15 @@ class Poller:
         section = GithubSection(provider="github", repos=(REPO,), label="auto", api_url=github.base_url)
         repositories = Repositories(folder / "repositories.json")
         self._source = GithubSource(section, client, repositories, linger_s=180)
-        self._position: Any = None
+        self._cursor: Any = None
         self.known: dict[str, Known] = {}
 
-    async def look(self) -> Listing:
+    async def poll(self) -> Listing:
         """One look, a minute after the last, and the thread of everything that it is the first to tell of."""
         self._github.clock.run(60)
-        listing = await self._source.look(self._position, self.known)
+        listing = await self._source.poll(self._cursor, self.known)
         assert not listing.faults
-        self._position = listing.position
+        self._cursor = listing.cursor
         for one in listing.sightings:
             if one.presence is Presence.LISTED and one.ref not in self.known:
                 await self._source.thread(one.ref)
@@ -71,16 +71,16 @@ async def test_source_when_it_looks_then_asks_and_is_told_as_described(github: F
         github.add_issue(REPO, labels=["auto"])
     async with inspected(github) as (client, found):
         poller = Poller(github, client, tmp_path)
-        told = [await poller.look()]
+        told = [await poller.poll()]
         github.review_comment(REPO, PULL, body="New.")
         github.comment(REPO, 1, body="New.")
         github.review(REPO, PULL, body="New.", state="APPROVED")
-        told.append(await poller.look())
+        told.append(await poller.poll())
         github.close(REPO, 1)
         github.unlabel(REPO, PULL, "auto")
         github.delete_issue(REPO, BARE)
         poller.known[f"{PREFIX}999"] = Known(is_open=True, is_away=False, url="")
-        told += [await poller.look() for _ in range(3)]
+        told += [await poller.poll() for _ in range(3)]
 
     queries = [query for entry in github.log if (query := parse(entry.target))]
     sightings = [one for listing in told for one in listing.sightings]

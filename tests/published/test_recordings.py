@@ -154,9 +154,9 @@ class TestRenameRepository:
         repositories = Repositories(tmp_path / "repositories.json")
         async with served(recording) as (client, _):
             source = GithubSource(section, client, repositories, linger_s=180)
-            listing = await source.look(None, {})
+            listing = await source.poll(None, {})
 
-        (kept,) = listing.position["repos"].values()
+        (kept,) = listing.cursor["repos"].values()
         assert (kept["id"], kept["name"], kept["filed"]) == (1000, NEW, OLD)
         assert json.loads((tmp_path / "repositories.json").read_bytes()) == {"api.github.com/1000": OLD}
         assert recording.strange == []

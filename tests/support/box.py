@@ -251,7 +251,7 @@ class Box:
         closed = [parent for parent in parents if self.path(parent).stat().st_mode & 0o5 != 0o5]
         if closed:
             self.run(["chmod", "a+rx", "--", *closed])
-        is_readable = [sys.executable, "-c", "import the_loop.cli, the_loop.running"]
+        is_readable = [sys.executable, "-c", "import the_loop.cli, the_loop.daemon"]
         if self.run([*_AS_NOBODY, *is_readable], check=False).returncode != 0:
             self.run(["chmod", "-R", "a+rX", "--", sys.prefix, _REPOSITORY / "src", _REPOSITORY / "tests"])
             self.run([*_AS_NOBODY, *is_readable])

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from the_loop.decide import View
-from the_loop.guards import Rules, phrases
-from the_loop.ledger import Ledger, Pending, Phase, Poll, Spawn, Standing
-from the_loop.model import Entry, Kind, Presence, WorkItem
-from the_loop.verdicts import Policy
+from the_loop.core.decide import View
+from the_loop.core.guards import Rules, phrases
+from the_loop.core.ledger import Ledger, Pending, Phase, Poll, Spawn, Standing
+from the_loop.core.model import Entry, Kind, Presence, WorkItem
+from the_loop.core.outcomes import Policy
 
 REF: Final = "github:octo/repo#15"
 URL: Final = "https://github.example/octo/repo/issues/15"

@@ -19,8 +19,8 @@ from typing import Any, Final
 
 from support import factories as make
 from the_loop import deliveries
-from the_loop.model import Entry, Outcome, Presence, Verdict, WorkItem
-from the_loop.runners.base import Look, Offer, Trace
+from the_loop.core.model import Entry, Outcome, Presence, Verdict, WorkItem
+from the_loop.runners.base import Offer, Status, Trace
 from the_loop.sources.base import Known, Listing, Sighting, SourceError, Thread
 
 DELIVERED: Final = Outcome(Verdict.DELIVERED)
@@ -61,22 +61,22 @@ class FakeRunner:
         return Outcome(Verdict.UNSTARTABLE, problem) if outcome.verdict is Verdict.NEVER_BEGUN else outcome
 
     async def adopt(self, offer: Offer) -> Outcome:
-        while self.look(offer).trace is Trace.RUNNING:
+        while self.inspect(offer).trace is Trace.RUNNING:
             waiter = asyncio.get_running_loop().create_future()
             self._going[offer.delivery_id].waiters.append(waiter)
             await waiter
-        look = self.look(offer)
-        if look.outcome is not None:
-            return look.outcome
-        return Outcome(Verdict.NEVER_BEGUN if look.trace is Trace.NEVER_BEGUN else Verdict.UNKNOWN)
+        status = self.inspect(offer)
+        if status.outcome is not None:
+            return status.outcome
+        return Outcome(Verdict.NEVER_BEGUN if status.trace is Trace.NEVER_BEGUN else Verdict.UNKNOWN)
 
-    def look(self, offer: Offer) -> Look:
+    def inspect(self, offer: Offer) -> Status:
         outcome = deliveries.outcome_of(offer.stem, offer.number)
         if outcome is not None:
-            return Look(Trace.DONE, outcome)
+            return Status(Trace.DONE, outcome)
         if any(going.offer.stem == offer.stem for going in self._going.values()):
-            return Look(Trace.RUNNING)
-        return Look(Trace.UNKNOWN if deliveries.is_started(offer.stem, offer.number) else Trace.NEVER_BEGUN)
+            return Status(Trace.RUNNING)
+        return Status(Trace.UNKNOWN if deliveries.is_started(offer.stem, offer.number) else Trace.NEVER_BEGUN)
 
     # --- what a test asks ---
 
@@ -136,11 +136,11 @@ class FakeSource:
     def __init__(self, name: str = "fake") -> None:
         self.name = name
         self.items: dict[str, FakeItem] = {}
-        self.look_errors: list[BaseException | None] = []  # for the next looks, used up one by one
+        self.poll_errors: list[BaseException | None] = []  # for the next looks, used up one by one
         self.thread_errors: dict[str, list[BaseException]] = {}  # by ref, used up one by one
         self.faults: list[SourceError] = []  # of the next look
         self.threads: list[str] = []  # refs asked for by themselves
-        self.positions: list[Mapping[str, Any] | None] = []  # that looks were given
+        self.cursors: list[Mapping[str, Any] | None] = []  # that looks were given
         self.gate: asyncio.Event | None = None  # what looks and threads wait for
         self.is_closed = False
 
@@ -160,19 +160,19 @@ class FakeSource:
     def owns(self, ref: str) -> bool:
         return ref.startswith(f"{self.name}:")
 
-    async def look(self, position: Mapping[str, Any] | None, known: Mapping[str, Known]) -> Listing:
-        self.positions.append(position)
+    async def poll(self, cursor: Mapping[str, Any] | None, known: Mapping[str, Known]) -> Listing:
+        self.cursors.append(cursor)
         if self.gate is not None:
             await self.gate.wait()
-        error = self.look_errors.pop(0) if self.look_errors else None
+        error = self.poll_errors.pop(0) if self.poll_errors else None
         if error is not None:
             raise error
-        shown = dict(position["shown"]) if position is not None else {}
+        shown = dict(cursor["shown"]) if cursor is not None else {}
         sightings = []
         for ref, fake in self.items.items():
             if fake.is_hidden:
                 continue
-            rows = fake.entries[shown.get(ref, 0) :] if position is not None else []
+            rows = fake.entries[shown.get(ref, 0) :] if cursor is not None else []
             shown[ref] = len(fake.entries)
             sighting = self._sighting(ref, fake, rows, known.get(ref))
             if sighting is not None:

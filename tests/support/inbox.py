@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from support import factories as make
-from the_loop.model import Entry, Note, Presence
+from the_loop.core.model import Entry, Note, Presence
 from the_loop.sources.base import Known, Listing, Thread
 from the_loop.sources.directory import DirectorySource
 
@@ -24,7 +24,7 @@ class Inbox:
     def __init__(self, path: Path, *, settle_s: float = 0.0, authorized: frozenset[str] = frozenset({ME})) -> None:
         self.path = path
         self.now = make.NOON
-        self.position: Any = None
+        self.cursor: Any = None
         self.known: dict[str, Known] = {}
         self.source = DirectorySource("inbox", path, settle_s=settle_s, authorized=authorized, now=lambda: self.now)
 
@@ -40,9 +40,9 @@ class Inbox:
             os.utime(path, (at, at))
         return path
 
-    def look(self) -> Listing:
-        listing = asyncio.run(self.source.look(self.position, self.known))
-        self.position = json.loads(json.dumps(listing.position))
+    def poll(self) -> Listing:
+        listing = asyncio.run(self.source.poll(self.cursor, self.known))
+        self.cursor = json.loads(json.dumps(listing.cursor))
         for sighting in listing.sightings:
             if sighting.item is not None:
                 self.known.setdefault(sighting.ref, Known(is_open=True, is_away=False, url=sighting.item.url))

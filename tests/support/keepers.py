@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from support.processes import LIMIT_S, Child, command, is_alive, wait_until
 from the_loop import runners
+from the_loop.core.model import Outcome
 from the_loop.deliveries import is_locked
-from the_loop.model import Outcome
-from the_loop.runners.base import Look, Offer
+from the_loop.runners.base import Offer, Status
 from the_loop.runners.exec import Command, ExecRunner
 
 if TYPE_CHECKING:
@@ -137,8 +137,8 @@ class Scene(Delivery):
         self.write_payload(offer=number)
         return asyncio.run(self.runner(script, **fields).deliver(self.offer(number)))
 
-    def look(self, number: int = 1) -> Look:
-        return self.runner().look(self.offer(number))
+    def inspect(self, number: int = 1) -> Status:
+        return self.runner().inspect(self.offer(number))
 
     def let_go(self) -> None:
         (self.workdir / "go").write_bytes(b"")

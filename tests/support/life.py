@@ -24,18 +24,19 @@ import pytest
 
 from support import factories as make
 from support.fakes import FakeRunner, FakeSource
-from the_loop import state
-from the_loop.archive import Archive
-from the_loop.cycle import Cycle, Watched
+from the_loop import durable
+from the_loop.core.guards import Rules
+from the_loop.core.ledger import Ledger
+from the_loop.core.model import Note, Outcome
+from the_loop.core.outcomes import Policy
+from the_loop.cursors import read_cursor
+from the_loop.cycle import Cycle
 from the_loop.dispatcher import Dispatcher, StopReport
-from the_loop.guards import Rules
-from the_loop.ledger import Ledger
-from the_loop.model import Note, Outcome
+from the_loop.ledgers import Ledgers
 from the_loop.outbox import Outbox
-from the_loop.positions import read_position
-from the_loop.runners.base import Look, Offer
+from the_loop.runners.base import Offer, Status
 from the_loop.state import StateRoot
-from the_loop.verdicts import Policy
+from the_loop.watched import Watched
 
 P = ParamSpec("P")
 _TURNS: Final = 60  # of the event loop: more than any chain of hand-overs in a test needs
@@ -87,7 +88,7 @@ class Fuse:
     @contextmanager
     def in_files(self) -> Iterator[None]:
         """Every write and removal of the core is a step."""
-        write, unlink = state.replace_file, Path.unlink
+        write, unlink = durable.replace_file, Path.unlink
 
         def guarded_write(path: Path, content: bytes, *, sync: bool) -> None:
             self.step(f"write {path.name}")
@@ -98,7 +99,10 @@ class Fuse:
                 self.step(f"remove {path.name}")
             unlink(path, missing_ok)
 
-        with mock.patch.object(state, "replace_file", guarded_write), mock.patch.object(Path, "unlink", guarded_unlink):
+        with (
+            mock.patch.object(durable, "replace_file", guarded_write),
+            mock.patch.object(Path, "unlink", guarded_unlink),
+        ):
             yield
 
 
@@ -118,12 +122,12 @@ class _Present:
     async def adopt(self, offer: Offer) -> Outcome:
         return await self.runner.adopt(offer)
 
-    def look(self, offer: Offer) -> Look:
-        return self.runner.look(offer)
+    def inspect(self, offer: Offer) -> Status:
+        return self.runner.inspect(offer)
 
 
 class Life:
-    """Archive, outbox, dispatcher and cycle of one poller, as `poller.py` puts them together."""
+    """Ledgers, outbox, dispatcher and cycle of one poller, as `poller.py` puts them together."""
 
     lives: ClassVar[list[Life]] = []  # of the test that runs
 
@@ -144,13 +148,13 @@ class Life:
         self.clock = clock or Clock()
         self.is_in_charge = True
         self.fuse = fuse or Fuse()
-        self.archive = Archive(root, self.told.append, self.clock)
-        self.archive.load()
+        self.ledgers = Ledgers(root, self.told.append, self.clock)
+        self.ledgers.load()
         self.rules = rules or make.rules()
-        self.watched = [Watched(source, self.rules, read_position(root, source.name)) for source in sources]
+        self.watched = [Watched(source, self.rules, read_cursor(root, source.name)) for source in sources]
         self.outbox = Outbox(
             root,
-            self.archive,
+            self.ledgers,
             _Present(runner, self.fuse),
             policy=make.policy(**policy),
             rules_of=self._rules_of,
@@ -163,7 +167,7 @@ class Life:
         )
         self._cycle = Cycle(
             root,
-            self.archive,
+            self.ledgers,
             self.outbox,
             self.dispatcher,
             tell=self.told.append,
@@ -189,7 +193,7 @@ class Life:
         return await self.dispatcher.stop()
 
     def ledger(self, ref: str) -> Ledger:
-        ledger = self.archive.get(ref)
+        ledger = self.ledgers.get(ref)
         assert ledger is not None
         return ledger
 

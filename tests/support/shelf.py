@@ -1,4 +1,4 @@
-"""Ledgers in a state root of their own, and the archive on it."""
+"""Ledgers in a state root of their own, and the ledgers on it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from support.factories import item
-from the_loop.archive import Archive, HeldItem
-from the_loop.ledger import Ledger, Phase, accept, change, encode, new_ledger, settle
-from the_loop.model import Note
+from the_loop.core.ledger import Ledger, Phase, accept, change, encode, new_ledger, settle
+from the_loop.core.model import Note
+from the_loop.ledgers import HeldItem, Ledgers
 from the_loop.state import StateRoot
 
 REF = "github:octo/repo#1"
@@ -22,18 +22,18 @@ LONG = "directory:inbox/" + "工" * 40  # its file name is cut, so that only its
 
 
 class Shelf:
-    """A state root, an archive on it, and what that told."""
+    """A state root, an ledgers on it, and what that told."""
 
     def __init__(self, folder: Path) -> None:
         self.root = StateRoot(folder / "root")
         self.root.prepare_root()
         self.root.prepare_folders()
         self.notes: list[Note] = []
-        self.archive = self.opened()
+        self.ledgers = self.opened()
 
-    def opened(self, **options: Any) -> Archive:
-        """A new archive, as after a restart."""
-        return Archive(self.root, self.notes.append, lambda: 1_700_000_000.0, **options)
+    def opened(self, **options: Any) -> Ledgers:
+        """A new ledgers, as after a restart."""
+        return Ledgers(self.root, self.notes.append, lambda: 1_700_000_000.0, **options)
 
     @property
     def path(self) -> Path:
@@ -50,10 +50,10 @@ class Shelf:
     def names(self) -> list[str]:
         return sorted(path.name for path in self.root.portable.iterdir())
 
-    def held(self, archive: Archive | None = None) -> str:
+    def held(self, ledgers: Ledgers | None = None) -> str:
         """Why the item is held."""
         with pytest.raises(HeldItem) as caught:
-            (archive or self.archive).get(REF)
+            (ledgers or self.ledgers).get(REF)
         return caught.value.reason
 
 

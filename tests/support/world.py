@@ -26,19 +26,19 @@ from unittest import mock
 
 from support.github_fake import FakeGitHub
 from support.http_transport import FakeTransport
+from the_loop import durable, wiring
 from the_loop import poller as poller_module
-from the_loop import state, wiring
-from the_loop.archive import Archive
 from the_loop.config import Config, GithubSection, Polling, Routing, Session
+from the_loop.core.model import Note, Outcome, Verdict
+from the_loop.cursors import read_cursor
 from the_loop.cycle import Cycle
 from the_loop.dispatcher import Dispatcher
-from the_loop.model import Note, Outcome, Verdict
+from the_loop.ledgers import Ledgers
 from the_loop.outbox import Outbox
 from the_loop.poller import Poller
-from the_loop.positions import read_position
-from the_loop.runners.base import Look, Offer, Trace
+from the_loop.runners.base import Offer, Status, Trace
 from the_loop.sources.github.client import Client
-from the_loop.sources.github.limits import Clocks
+from the_loop.sources.github.limits import RateLimiters
 from the_loop.sources.github.repositories import Repositories
 from the_loop.sources.github.source import GithubSource
 from the_loop.state import StateRoot
@@ -111,7 +111,7 @@ class Fuse:
     @contextmanager
     def watching_files(self) -> Iterator[None]:
         """Every file that the poller replaces or removes is a step."""
-        replace_file, unlink = state.replace_file, Path.unlink
+        replace_file, unlink = durable.replace_file, Path.unlink
 
         def replacing(path: Path, content: bytes, *, sync: bool) -> None:
             self.step("change")
@@ -122,7 +122,7 @@ class Fuse:
                 self.step("change")
             unlink(path, missing_ok=missing_ok)
 
-        with mock.patch.object(state, "replace_file", replacing), mock.patch.object(Path, "unlink", unlinking):
+        with mock.patch.object(durable, "replace_file", replacing), mock.patch.object(Path, "unlink", unlinking):
             yield
 
 
@@ -157,9 +157,9 @@ class InstantRunner:
     async def adopt(self, offer: Offer) -> Outcome:
         raise AssertionError(f"{offer.delivery_id} cannot be running")
 
-    def look(self, offer: Offer) -> Look:
+    def inspect(self, offer: Offer) -> Status:
         outcome = self.sink.outcomes.get((offer.delivery_id, offer.number))
-        return Look(Trace.NEVER_BEGUN) if outcome is None else Look(Trace.DONE, outcome)
+        return Status(Trace.NEVER_BEGUN) if outcome is None else Status(Trace.DONE, outcome)
 
 
 class FusedTransport(FakeTransport):
@@ -256,9 +256,9 @@ class World:
     def told(self, name: str) -> list[Note]:
         return [note for note in self.notes if note.name == name]
 
-    def position(self) -> dict[str, Any]:
+    def cursor(self) -> dict[str, Any]:
         """The stored position, as JSON."""
-        value: dict[str, Any] = json.loads(self.root.position(self.watched.source.name).read_bytes())
+        value: dict[str, Any] = json.loads(self.root.cursor(self.watched.source.name).read_bytes())
         return value
 
     def ledger(self, number: int, repo: str = REPO) -> dict[str, Any]:
@@ -297,13 +297,13 @@ class World:
         )
         routing = Routing(authorized_users=tuple(sorted(options.people)), require_start_command=options.require_start)
         config = Config(polling=polling, routing=routing, session=Session(command=("true",)))
-        self.archive = Archive(self.root, tell, self.clock)
-        self.archive.load()
+        self.ledgers = Ledgers(self.root, tell, self.clock)
+        self.ledgers.load()
         self.client = Client(
             section.api_url,
             lambda: wiring.github_token(section, options.environ),
             now=self.clock,
-            clocks=Clocks(self.clock.monotonic),
+            limiters=RateLimiters(self.clock.monotonic),
             transport=self._transport or FusedTransport(self.github, self.fuse),
         )
         source = GithubSource(
@@ -311,13 +311,13 @@ class World:
             self.client,
             Repositories(self.root.repositories),
             linger_s=options.linger_s,
-            position=read_position(self.root, "github").value,
+            cursor=read_cursor(self.root, "github").value,
         )
         with mock.patch.object(wiring, "_source", return_value=source):
             (self.watched,) = wiring.watch(config, self.root, {})
         self.outbox = Outbox(
             self.root,
-            self.archive,
+            self.ledgers,
             InstantRunner(self.sink, self.fuse),
             policy=wiring.policy(config),
             rules_of=lambda ref: self.watched.rules if source.owns(ref) else None,
@@ -327,7 +327,7 @@ class World:
         self.dispatcher = Dispatcher(self.outbox, limit=4, tell=tell, may_hand_over=lambda: not self.fuse.is_blown)
         cycle = Cycle(
             self.root,
-            self.archive,
+            self.ledgers,
             self.outbox,
             self.dispatcher,
             tell=tell,

@@ -13,7 +13,7 @@ from support.github_faults import hang, reply
 from support.http_server import FakeServer
 from support.installed import REPO
 from support.system_install import SystemInstall
-from the_loop.events import message_id
+from the_loop.eventlog import message_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

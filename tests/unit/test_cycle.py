@@ -17,10 +17,10 @@ from support.life import (
     in_loop,
     quick_root,
 )
+from the_loop.core.ledger import Phase
+from the_loop.core.model import Note, Presence
+from the_loop.cursors import read_cursor
 from the_loop.cycle import FIRST_SIGHTS
-from the_loop.ledger import Phase
-from the_loop.model import Note, Presence
-from the_loop.positions import read_position
 from the_loop.sources.base import Listing
 from the_loop.state import StateRoot
 
@@ -54,7 +54,7 @@ async def begun(root: StateRoot, runner: FakeRunner, source: FakeSource, *number
 
 def owed(root: StateRoot) -> set[str]:
     """What the position on disk says is owed."""
-    return set(read_position(root, "fake").owed)
+    return set(read_cursor(root, "fake").owed)
 
 
 # --- what is recorded when --------------------------------------------------------------------------------------------
@@ -88,8 +88,8 @@ async def test_item_is_on_disk_before_the_next_one_is_touched(root: StateRoot, s
     await let_pass(source, 2)
 
     assert source.threads == [REF, "fake:2"]
-    assert life.archive.get(REF) is not None
-    assert life.archive.get("fake:2") is None
+    assert life.ledgers.get(REF) is not None
+    assert life.ledgers.get("fake:2") is None
     looking.cancel()
 
 
@@ -109,7 +109,7 @@ async def test_stop_inside_a_look_keeps_what_is_done_and_moves_no_position(root:
     life = await begun(root, runner, source, 1)
     runner.finish(f"{REF}/spawn:1")
     await idle()
-    before = root.position("fake").read_bytes()
+    before = root.cursor("fake").read_bytes()
     source.write(REF, make.entry(1))
     source.add(2)
     source.gate = asyncio.Event()
@@ -120,8 +120,8 @@ async def test_stop_inside_a_look_keeps_what_is_done_and_moves_no_position(root:
     with pytest.raises(asyncio.CancelledError):
         await looking
 
-    assert root.position("fake").read_bytes() == before
-    assert life.archive.get("fake:2") is None
+    assert root.cursor("fake").read_bytes() == before
+    assert life.ledgers.get("fake:2") is None
     assert "comment:1" in life.ledger(REF).poll.pending
     source.gate = None
     await life.cycle()
@@ -168,7 +168,7 @@ async def test_rows_that_repeat_are_delivered_once(root: StateRoot, runner: Fake
     source.write(REF, *comments(1, 2))
     await life.cycle()
     for _ in range(5):
-        root.position("fake").unlink(missing_ok=True)
+        root.cursor("fake").unlink(missing_ok=True)
         await life.die()
         life = Life(root, runner, source)
         await life.begin()
@@ -208,10 +208,10 @@ async def test_outcome_that_comes_while_a_thread_is_read_is_not_overwritten(
 
 @in_loop
 async def test_notes_of_a_listing_are_told(root: StateRoot, runner: FakeRunner, source: FakeSource) -> None:
-    async def look(*_: object) -> Listing:
+    async def poll(*_: object) -> Listing:
         return Listing([], {}, 0, notes=[Note("poll.edited", {"ref": REF, "key": "comment:1", "reason": "edited"})])
 
-    source.look = look
+    source.poll = poll
     life = Life(root, runner, source)
     await life.cycle()
 

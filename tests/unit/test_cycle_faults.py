@@ -15,12 +15,12 @@ from support.life import (
     in_loop,
     quick_root,
 )
-from the_loop.cycle import Watched
-from the_loop.guards import Rules
-from the_loop.ledger import Phase
-from the_loop.positions import Wait, read_position
+from the_loop.core.guards import Rules
+from the_loop.core.ledger import Phase
+from the_loop.cursors import Wait, read_cursor
 from the_loop.sources.base import Limited, SourceError
 from the_loop.state import StateRoot
+from the_loop.watched import Watched
 
 REF = "fake:1"
 
@@ -52,7 +52,7 @@ async def begun(root: StateRoot, runner: FakeRunner, source: FakeSource, *number
 
 def owed(root: StateRoot) -> set[str]:
     """What the position on disk says is owed."""
-    return set(read_position(root, "fake").owed)
+    return set(read_cursor(root, "fake").owed)
 
 
 # --- a source that fails ----------------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ async def test_look_that_fails_changes_nothing_and_is_told_once(
 ) -> None:
     life = await begun(root, runner, source, 1)
     files = {path: path.read_bytes() for path in root.path.rglob("*.json")}
-    source.look_errors = [SourceError("no route to host")] * 3
+    source.poll_errors = [SourceError("no route to host")] * 3
     for _ in range(3):
         assert await life.cycle() == 1
 
@@ -84,7 +84,7 @@ async def test_failing_source_backs_off_to_ten_minutes_at_most(
     root: StateRoot, runner: FakeRunner, source: FakeSource
 ) -> None:
     life = Life(root, runner, source)
-    source.look_errors = [SourceError("down")] * 30
+    source.poll_errors = [SourceError("down")] * 30
     waits = []
     for _ in range(30):
         await life.cycle()
@@ -106,7 +106,7 @@ async def test_unexpected_error_of_a_source_costs_that_source_only_and_repeats_n
     life = Life(root, runner, source, other)
     await life.cycle()
     source.write(REF, make.entry(1))
-    source.look_errors = [KeyError("number")]
+    source.poll_errors = [KeyError("number")]
     other.write("other:1", make.entry(1))
     assert await life.cycle() == 1
     assert runner.ids()[2:] == ["other:1/comment:1"]
@@ -143,7 +143,7 @@ async def test_what_is_due_is_handed_over_while_its_source_fails(root: StateRoot
 
     life = Life(root, runner, source)
     await life.begin()
-    source.look_errors = [SourceError("down")]
+    source.poll_errors = [SourceError("down")]
     await life.cycle()
 
     assert sorted(runner.ids()) == [f"{REF}/comment:1", f"{REF}/spawn:1", "fake:2/spawn:1"]
@@ -165,7 +165,7 @@ async def test_limit_in_a_look_is_waited_for_also_after_a_restart(
     root: StateRoot, runner: FakeRunner, source: FakeSource
 ) -> None:
     life = await begun(root, runner, source, 1)
-    source.look_errors = [Limited("rate limit", 3600)]
+    source.poll_errors = [Limited("rate limit", 3600)]
     assert await life.cycle() == 1
 
     watched = life.watched[0]
@@ -173,16 +173,16 @@ async def test_limit_in_a_look_is_waited_for_also_after_a_restart(
     assert watched.wait_left_s(life.clock.monotonic_s) == 3600
     assert life.notes("source.waiting")[0]["reason"] == "rate limit"
     assert watched.failures == 0
-    stored = read_position(root, "fake").wait
+    stored = read_cursor(root, "fake").wait
     assert stored == Wait(make.NOON + 3600, 3600, "rate limit")
-    assert read_position(root, "fake").value is not None
+    assert read_cursor(root, "fake").value is not None
 
     life.clock.pass_by(3601)
     assert watched.state(life.clock.monotonic_s) == "failing"
     source.write(REF, make.entry(1))
     assert await life.cycle() == 0
     assert (watched.error, watched.state(life.clock.monotonic_s)) == ("", "ok")
-    assert read_position(root, "fake").wait is None
+    assert read_cursor(root, "fake").wait is None
     assert runner.ids() == [f"{REF}/spawn:1", f"{REF}/comment:1"]
 
 
@@ -192,7 +192,7 @@ async def test_limit_is_not_made_longer_by_a_clock_that_was_set(
     root: StateRoot, runner: FakeRunner, source: FakeSource, jump: float
 ) -> None:
     life = await begun(root, runner, source, 1)
-    source.look_errors = [Limited("rate limit", 90)]
+    source.poll_errors = [Limited("rate limit", 90)]
     await life.cycle()
     watched = life.watched[0]
 
@@ -201,7 +201,7 @@ async def test_limit_is_not_made_longer_by_a_clock_that_was_set(
     life.clock.pass_by(91)
     assert watched.wait_left_s(life.clock.monotonic_s) == 0
     await life.cycle()
-    assert read_position(root, "fake").wait is None
+    assert read_cursor(root, "fake").wait is None
 
 
 @pytest.mark.parametrize(("now", "left"), [(0, 90), (-1e9, 90), (30, 60), (90, 0), (1e9, 0)])
@@ -228,7 +228,7 @@ async def test_limit_while_threads_are_read_asks_for_no_more_of_them_and_owes_th
     assert source.threads == ["fake:2", "fake:3"]
     assert sorted(runner.ids()) == [f"{REF}/comment:1", f"{REF}/spawn:1", "fake:2/spawn:1"]
     assert owed(root) == {"fake:3", "fake:4"}
-    assert read_position(root, "fake").wait == Wait(make.NOON + 60, 60, "secondary limit")
+    assert read_cursor(root, "fake").wait == Wait(make.NOON + 60, 60, "secondary limit")
 
     life.clock.pass_by(61)
     await life.cycle()

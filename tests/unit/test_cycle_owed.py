@@ -16,7 +16,7 @@ from support.life import (
     in_loop,
     quick_root,
 )
-from the_loop.positions import read_position
+from the_loop.cursors import read_cursor
 from the_loop.sources.base import SourceError, Thread
 from the_loop.state import StateRoot
 
@@ -50,7 +50,7 @@ async def begun(root: StateRoot, runner: FakeRunner, source: FakeSource, *number
 
 def owed(root: StateRoot) -> set[str]:
     """What the position on disk says is owed."""
-    return set(read_position(root, "fake").owed)
+    return set(read_cursor(root, "fake").owed)
 
 
 def failing_for(work: Callable[..., Any], ref: str, error: Exception, *, times: int = 1) -> Callable[..., Any]:
@@ -74,7 +74,7 @@ async def test_item_that_cannot_be_written_is_owed_until_it_is(
     root: StateRoot, runner: FakeRunner, source: FakeSource, error: Exception
 ) -> None:
     life = await begun(root, runner, source, 1, 2)
-    life.archive.save = failing_for(life.archive.save, REF, error)
+    life.ledgers.save = failing_for(life.ledgers.save, REF, error)
     source.write(REF, make.entry(1))
     source.write("fake:2", make.entry(1))
 
@@ -120,7 +120,7 @@ async def test_item_that_is_not_there_any_more_when_its_thread_is_read_is_owed(
     real, source.thread = source.thread, thread
     life = Life(root, runner, source)
     await life.cycle()
-    assert (runner.ids(), owed(root), life.archive.get(REF)) == ([], {REF}, None)
+    assert (runner.ids(), owed(root), life.ledgers.get(REF)) == ([], {REF}, None)
 
     source.thread = real
     await life.cycle()
@@ -132,7 +132,7 @@ async def test_owed_item_in_a_part_that_could_not_be_read_stays_owed(
     root: StateRoot, runner: FakeRunner, source: FakeSource
 ) -> None:
     life = await begun(root, runner, source, 1)
-    life.archive.save = failing_for(life.archive.save, REF, OSError(28, "full"))
+    life.ledgers.save = failing_for(life.ledgers.save, REF, OSError(28, "full"))
     source.write(REF, make.entry(1))
     await life.cycle()
 
@@ -246,7 +246,7 @@ async def test_position_of_another_shape_is_no_position_and_everything_is_owed(
     await life.cycle()
     await life.die()
     source.write(REF, make.entry(2))
-    root.position("fake").write_bytes(content)
+    root.cursor("fake").write_bytes(content)
 
     life = Life(root, runner, source)
     await life.begin()
@@ -267,7 +267,7 @@ async def test_position_that_cannot_be_written_costs_questions_and_nothing_else(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("the_loop.cycle.write_position", refuse)
+        patch.setattr("the_loop.cycle.write_cursor", refuse)
         life = await begun(root, runner, source, 1)
         source.write(REF, make.entry(1))
         await life.cycle()
@@ -279,5 +279,5 @@ async def test_position_that_cannot_be_written_costs_questions_and_nothing_else(
     await life.begin()
     source.write(REF, make.entry(2))
     await life.cycle()
-    assert source.positions[-1] is None
+    assert source.cursors[-1] is None
     assert runner.ids() == [f"{REF}/spawn:1", f"{REF}/comment:1", f"{REF}/comment:2"]

@@ -14,7 +14,7 @@ from support.life import (
     in_loop,
     quick_root,
 )
-from the_loop.model import Kind, Presence
+from the_loop.core.model import Kind, Presence
 from the_loop.state import StateRoot
 
 REF = "fake:1"
@@ -30,7 +30,7 @@ class Story:
         self._killed = killed
         self._life: Life | None = None
 
-    async def look(self, count: int = 1) -> None:
+    async def poll(self, count: int = 1) -> None:
         for _ in range(count):
             if self._life is None or self._killed:
                 if self._life is not None:
@@ -43,7 +43,7 @@ class Story:
         """Comments, each with its own number; then a look."""
         before = len(self.source.items[REF].entries)
         self.source.write(REF, *(make.entry(before + n, str(body)) for n, body in enumerate(bodies, 1)))
-        await self.look()
+        await self.poll()
 
     def got(self) -> list[str]:
         return [key.partition("/")[2] for key in self.runner.ids()]
@@ -57,14 +57,14 @@ def story(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 @in_loop
 async def test_item_from_its_first_sight_to_its_end(story: Story) -> None:
     story.source.add(1, *comments(1))
-    await story.look(3)
+    await story.poll(3)
     await story.write("two", "three")
-    await story.look(3)
+    await story.poll(3)
     story.source.items[REF].presence = Presence.LEFT
     await story.write("four")
-    await story.look(2)
+    await story.poll(2)
     story.source.items[REF].presence = Presence.GONE
-    await story.look(3)
+    await story.poll(3)
 
     assert story.got() == ["spawn:1", "comment:2", "comment:3", "comment:4", "close:1"]
     assert [payload.get("reason") for payload in story.runner.got] == [None] * 4 + ["closed"]
@@ -74,14 +74,14 @@ async def test_item_from_its_first_sight_to_its_end(story: Story) -> None:
 @in_loop
 async def test_label_off_and_on_brings_what_was_written_meanwhile_once(story: Story) -> None:
     story.source.add(1)
-    await story.look()
+    await story.poll()
     await story.write("one", "two", "three")
     for _ in range(2):
         story.source.items[REF].presence = Presence.AWAY
-        await story.look()
+        await story.poll()
         await story.write("meanwhile", "meanwhile, too")
         story.source.items[REF].presence = Presence.LISTED
-        await story.look(2)
+        await story.poll(2)
 
     assert story.got() == ["spawn:1", *(f"comment:{number}" for number in range(1, 8))]
 
@@ -89,13 +89,13 @@ async def test_label_off_and_on_brings_what_was_written_meanwhile_once(story: St
 @in_loop
 async def test_closed_commented_and_reopened_starts_again_with_what_was_missed(story: Story) -> None:
     story.source.add(1)
-    await story.look()
+    await story.poll()
     await story.write("one", "two", "three")
     story.source.items[REF].presence = Presence.GONE
-    await story.look(2)
+    await story.poll(2)
     await story.write("while closed")
     story.source.items[REF].presence = Presence.LISTED
-    await story.look(2)
+    await story.poll(2)
     await story.write("after")
 
     assert story.got() == [
@@ -108,12 +108,12 @@ async def test_closed_commented_and_reopened_starts_again_with_what_was_missed(s
 @in_loop
 async def test_stop_and_start_again(story: Story) -> None:
     story.source.add(1)
-    await story.look()
+    await story.poll()
     await story.write("one", STOP, "unheard")
-    await story.look(2)
+    await story.poll(2)
     await story.write("unheard, too")
     await story.write(START)
-    await story.look(2)
+    await story.poll(2)
     await story.write("after")
 
     assert story.got() == ["spawn:1", "close:1", "spawn:2", "comment:6"]
@@ -124,9 +124,9 @@ async def test_stop_and_start_again(story: Story) -> None:
 @in_loop
 async def test_pause_holds_comments_back_and_resume_lets_them_flow(story: Story) -> None:
     story.source.add(1)
-    await story.look()
+    await story.poll()
     await story.write("one", PAUSE, "two")
-    await story.look(2)
+    await story.poll(2)
     await story.write("three")
     assert story.got() == ["spawn:1"]
 
@@ -137,12 +137,12 @@ async def test_pause_holds_comments_back_and_resume_lets_them_flow(story: Story)
 @in_loop
 async def test_pause_before_the_spawn_holds_it_back_and_it_carries_what_came(story: Story) -> None:
     story.source.add(1, make.entry(1, PAUSE))
-    await story.look(2)
+    await story.poll(2)
     await story.write("two", "three")
     assert story.got() == []
 
     await story.write(RESUME)
-    await story.look(2)
+    await story.poll(2)
     assert story.got() == ["spawn:1"]
     assert [entry["id"] for entry in story.runner.got[0]["thread"]] == ["2", "3"]
 
@@ -150,12 +150,12 @@ async def test_pause_before_the_spawn_holds_it_back_and_it_carries_what_came(sto
 @in_loop
 async def test_waiting_item_of_a_stranger_whose_label_was_off_when_start_was_said(story: Story) -> None:
     story.source.add(1, author=make.STRANGER)
-    await story.look()
+    await story.poll()
     story.source.items[REF].presence = Presence.AWAY
-    await story.look()
+    await story.poll()
     await story.write(START)
     story.source.items[REF].presence = Presence.LISTED
-    await story.look(2)
+    await story.poll(2)
 
     assert story.got() == ["spawn:1"]
 
@@ -164,15 +164,15 @@ async def test_waiting_item_of_a_stranger_whose_label_was_off_when_start_was_sai
 async def test_item_that_closes_while_its_spawn_runs_is_closed_after_it_with_its_last_words(story: Story) -> None:
     story.runner.script = {f"{REF}/spawn:1": [None]}
     story.source.add(1)
-    await story.look()
+    await story.poll()
     story.source.items[REF].presence = Presence.LEFT
     await story.write("last words")
     story.source.items[REF].presence = Presence.GONE
-    await story.look(2)
+    await story.poll(2)
     assert story.got() == ["spawn:1"]
 
     story.runner.finish(f"{REF}/spawn:1")
-    await story.look(3)
+    await story.poll(3)
     assert story.got() == ["spawn:1", "comment:1", "close:1"]
 
 
@@ -180,12 +180,12 @@ async def test_item_that_closes_while_its_spawn_runs_is_closed_after_it_with_its
 async def test_stop_while_the_spawn_runs_closes_after_it(story: Story) -> None:
     story.runner.script = {f"{REF}/spawn:1": [None]}
     story.source.add(1)
-    await story.look()
+    await story.poll()
     await story.write("one", STOP)
     assert story.got() == ["spawn:1"]
 
     story.runner.finish(f"{REF}/spawn:1")
-    await story.look(3)
+    await story.poll(3)
     assert story.got() == ["spawn:1", "close:1"]
 
 
@@ -195,10 +195,10 @@ async def test_stop_while_a_spawn_runs_that_nobody_can_tell_about_closes_after_i
 ) -> None:
     story.runner.script = {f"{REF}/spawn:1": [None]}
     story.source.add(1)
-    await story.look()
+    await story.poll()
     await story.write(STOP)
     story.runner.finish(f"{REF}/spawn:1", UNKNOWN)
-    await story.look(3)
+    await story.poll(3)
 
     assert story.got() == ["spawn:1", "spawn:1", "close:1"]
     assert [payload["redelivery"] for payload in story.runner.got] == [False, True, False]
@@ -207,10 +207,10 @@ async def test_stop_while_a_spawn_runs_that_nobody_can_tell_about_closes_after_i
 @in_loop
 async def test_streams_that_share_numbers_both_arrive(story: Story) -> None:
     story.source.add(1)
-    await story.look()
+    await story.poll()
     kinds = (Kind.COMMENT, Kind.REVIEW, Kind.REVIEW_COMMENT)
     story.source.write(REF, *(make.entry(9001, kind=kind) for kind in kinds))
-    await story.look(3)
+    await story.poll(3)
 
     assert sorted(story.got()[1:]) == ["comment:9001", "review:9001", "review_comment:9001"]
 
@@ -218,12 +218,12 @@ async def test_streams_that_share_numbers_both_arrive(story: Story) -> None:
 @in_loop
 async def test_deleted_comment_runs_nothing_again(story: Story) -> None:
     story.source.add(1)
-    await story.look()
+    await story.poll()
     await story.write("one", "two")
     story.source.items[REF].entries.clear()
-    await story.look(3)
+    await story.poll(3)
     story.source.write(REF, make.entry(1), make.entry(2), make.entry(3))
-    await story.look(3)
+    await story.poll(3)
 
     assert story.got() == ["spawn:1", "comment:1", "comment:2", "comment:3"]
 
@@ -235,12 +235,12 @@ async def test_comment_that_was_deleted_after_it_was_accepted_is_delivered_as_it
     story = Story(tmp_path, monkeypatch, killed=False)
     story.runner.script = {f"{REF}/comment:1": [None]}
     story.source.add(1)
-    await story.look()
+    await story.poll()
     await story.write("one", "two")
     del story.source.items[REF].entries[1]
-    await story.look()
+    await story.poll()
     story.runner.finish(f"{REF}/comment:1")
-    await story.look()
+    await story.poll()
 
     assert story.got() == ["spawn:1", "comment:1", "comment:2"]
     assert story.runner.got[2]["body"] == "two"
@@ -249,7 +249,7 @@ async def test_comment_that_was_deleted_after_it_was_accepted_is_delivered_as_it
 @in_loop
 async def test_first_sight_of_an_old_item_is_one_delivery_with_all_of_its_thread(story: Story) -> None:
     story.source.add(1, *comments(*range(1, 41)))
-    await story.look(3)
+    await story.poll(3)
 
     assert story.got() == ["spawn:1"]
     assert len(story.runner.got[0]["thread"]) == 40
@@ -258,10 +258,10 @@ async def test_first_sight_of_an_old_item_is_one_delivery_with_all_of_its_thread
 @in_loop
 async def test_thread_of_thousands_is_delivered_once_and_never_forgotten(story: Story) -> None:
     story.source.add(1, *comments(*range(1, 3001)))
-    await story.look(2)
+    await story.poll(2)
     await story.write(*range(20))
-    story.root.position("fake").unlink()
-    await story.look(4)
+    story.root.cursor("fake").unlink()
+    await story.poll(4)
 
     assert story.got() == ["spawn:1", *(f"comment:{number}" for number in range(3001, 3021))]
     assert story.root.ledger(REF).stat().st_size < 200_000
@@ -273,15 +273,15 @@ async def test_restarts_deliver_nothing_of_what_was_delivered(tmp_path: Path, mo
     story = Story(tmp_path, monkeypatch, killed=True)
     for number in range(1, 61):
         story.source.add(number)
-    await story.look(2)
+    await story.poll(2)
     for number in range(1, 61):
         story.source.write(f"fake:{number}", *comments(1, 2, 3))
-    await story.look()
+    await story.poll()
     assert len(story.runner.got) == 240
 
     for number in range(5):
         if number >= 3:
-            story.root.position("fake").unlink()
-        await story.look()
+            story.root.cursor("fake").unlink()
+        await story.poll()
 
     assert len(story.runner.got) == 240

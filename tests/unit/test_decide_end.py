@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from support import factories as make
-from the_loop.decide import Decision, closing_event, decide, wants_thread
-from the_loop.ledger import Ledger, Phase, Standing, after_receipt
-from the_loop.model import Entry, Event, Presence
+from the_loop.core.decide import Decision, closing_event, decide, wants_thread
+from the_loop.core.ledger import Ledger, Phase, Standing, after_receipt
+from the_loop.core.model import Entry, Event, Presence
 
 ENDS = (Presence.LEFT, Presence.GONE)
 NOT_BEGUN = (Standing.QUEUED, Standing.RELEASED, Standing.REFUSED, Standing.LATER, Standing.GAVE_UP, Standing.LOST)

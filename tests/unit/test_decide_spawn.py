@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from support import factories as make
-from the_loop.decide import Decision, decide, wants_thread
-from the_loop.ledger import Ledger, Phase, Standing
-from the_loop.model import Entry, Event, Kind, Presence
+from the_loop.core.decide import Decision, decide, wants_thread
+from the_loop.core.ledger import Ledger, Phase, Standing
+from the_loop.core.model import Entry, Event, Kind, Presence
 
 BEGUN = (Standing.RUNNING, Standing.UNCERTAIN, Standing.HELD)
 START, STOP, PAUSE = (f"the-loop {word}" for word in ("start", "stop", "pause"))

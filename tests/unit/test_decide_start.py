@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import pytest
 
 from support import factories as make
-from the_loop.decide import Decision, decide, wants_thread
-from the_loop.guards import Rules
-from the_loop.ledger import Ledger, Phase, Standing
-from the_loop.model import ENTRY_LIMIT, THREAD_LIMIT, Entry, Event, Kind, Presence
+from the_loop.core.decide import Decision, decide, wants_thread
+from the_loop.core.guards import Rules
+from the_loop.core.ledger import Ledger, Phase, Standing
+from the_loop.core.model import ENTRY_LIMIT, THREAD_LIMIT, Entry, Event, Kind, Presence
 
 START, STOP, PAUSE, RESUME = (f"the-loop {word}" for word in ("start", "stop", "pause", "resume"))
 

@@ -19,15 +19,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from support import factories as make
+from the_loop.core.decide import View, decide, wants_thread
+from the_loop.core.guards import read_text
+from the_loop.core.ledger import Ledger, Phase, Standing, decode, encode, move
+from the_loop.core.model import Entry, Event, Note, Outcome, Presence, Verdict
 from the_loop.cycle import _is_quiet
-from the_loop.decide import View, decide, wants_thread
-from the_loop.guards import read_text
-from the_loop.ledger import Ledger, Phase, Standing, decode, encode, move
-from the_loop.model import Entry, Event, Note, Outcome, Presence, Verdict
+from the_loop.durable import to_json_bytes
 from the_loop.outbox import Handover, Outbox
-from the_loop.runners.base import Look, Offer, Trace
+from the_loop.runners.base import Offer, Status, Trace
 from the_loop.sources.base import Sighting
-from the_loop.state import StateRoot, to_json_bytes
+from the_loop.state import StateRoot
 
 BODIES = st.sampled_from(
     [
@@ -94,7 +95,7 @@ class MemoryOutbox(Outbox):
             del self.payloads[key]
 
     def _pending(self) -> list[str]:
-        return [key for ledger in self._archive.with_pending() for key in ledger.poll.pending]
+        return [key for ledger in self._ledgers.with_pending() for key in ledger.poll.pending]
 
 
 class Conversation(RuleBasedStateMachine):
@@ -111,7 +112,7 @@ class Conversation(RuleBasedStateMachine):
         self.is_open = self.has_label = True
         self.linger_is_over = False
         self.disk = Disk()
-        self.position = 0  # rows before it were shown by an earlier look
+        self.cursor = 0  # rows before it were shown by an earlier look
         self.owed = True
         self.running: Handover | None = None
         self.ended: Outcome | None = None  # of the running one, while nobody was there to record it
@@ -199,7 +200,7 @@ class Conversation(RuleBasedStateMachine):
         if self.running is None:
             self.outbox.release_all({})
             self.payloads.clear()
-            self.position, self.owed = 0, True
+            self.cursor, self.owed = 0, True
             self._recover(None)
 
     # --- what must hold at any moment ---
@@ -247,18 +248,18 @@ class Conversation(RuleBasedStateMachine):
 
     # --- the runner, as far as the outbox asks it ---
 
-    def look_at(self, offer: Offer) -> Look:
+    def inspect(self, offer: Offer) -> Status:
         if self.running is None or self.running.offer != offer:
-            return Look(Trace.NEVER_BEGUN)
+            return Status(Trace.NEVER_BEGUN)
         if self.ended is None:
-            return Look(Trace.RUNNING)
+            return Status(Trace.RUNNING)
         match self.ended.verdict:
             case Verdict.UNKNOWN:
-                return Look(Trace.UNKNOWN)
+                return Status(Trace.UNKNOWN)
             case Verdict.NEVER_BEGUN:
-                return Look(Trace.NEVER_BEGUN)
+                return Status(Trace.NEVER_BEGUN)
             case _:
-                return Look(Trace.DONE, self.ended)
+                return Status(Trace.DONE, self.ended)
 
     # --- how it is done ---
 
@@ -268,11 +269,11 @@ class Conversation(RuleBasedStateMachine):
 
     def look(self, outcome: str) -> None:
         shown = len(self.thread)
-        sighting = self._sighting(self.position - OVERLAP * (outcome == "rows repeat"))
+        sighting = self._sighting(self.cursor - OVERLAP * (outcome == "rows repeat"))
         if sighting is not None and not _is_quiet(self.ledger, sighting, self.owed):
             self._visit(sighting, outcome)
         if outcome != "position lost":
-            self.position = shown
+            self.cursor = shown
 
     def hand_over(self) -> None:
         if self.running is None:
@@ -395,13 +396,13 @@ class Conversation(RuleBasedStateMachine):
 
 
 class _Receiver:
-    """The machine as a runner: `look` is taken by a rule of its own."""
+    """The machine as a runner: `inspect` is taken by a rule of its own."""
 
     def __init__(self, machine: Conversation) -> None:
         self._machine = machine
 
-    def look(self, offer: Offer) -> Look:
-        return self._machine.look_at(offer)
+    def inspect(self, offer: Offer) -> Status:
+        return self._machine.inspect(offer)
 
 
 TestConversation = pytest.mark.timeout(600)(Conversation.TestCase)  # to find the shortest way to a failure takes time

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from support import factories as make
-from the_loop.decide import Decision, decide, wants_thread
-from the_loop.guards import Rules, phrases
-from the_loop.ledger import Ledger, Phase, Standing
-from the_loop.model import Entry
+from the_loop.core.decide import Decision, decide, wants_thread
+from the_loop.core.guards import Rules, phrases
+from the_loop.core.ledger import Ledger, Phase, Standing
+from the_loop.core.model import Entry
 
 START, STOP, PAUSE, RESUME = (f"the-loop {word}" for word in ("start", "stop", "pause", "resume"))
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.inbox import Inbox, ids, refs, rows, told
-from the_loop.model import ENTRY_LIMIT
+from the_loop.core.model import ENTRY_LIMIT
 from the_loop.sources.directory import encode_name, unquote_name
 
 
@@ -42,7 +42,7 @@ def test_odd_names_are_items_and_comments_of_their_own(inbox: Inbox) -> None:
         for file in (b"item.md", *ODD):
             inbox.write(name + b"/" + file, b"text of " + file)
 
-    listing = inbox.look()
+    listing = inbox.poll()
 
     assert len(set(refs(listing))) == len(ODD)
     for sighting in listing.sightings:
@@ -53,19 +53,19 @@ def test_odd_names_are_items_and_comments_of_their_own(inbox: Inbox) -> None:
         assert thread.item is not None
         assert (thread.item.body, ids(thread.entries)) == ("text of item.md", ids(sighting.rows))
         thread.item.title.encode()
-    assert rows(inbox.look()) == []
+    assert rows(inbox.poll()) == []
 
 
 def test_odd_names_can_be_bodies(inbox: Inbox) -> None:
     for number, name in enumerate(ODD):
         inbox.write(f"{number}/".encode() + name, f"body {number}")
-    inbox.look()
+    inbox.poll()
 
     for number in range(len(ODD)):
         thread = inbox.thread(str(number))
         assert thread.item is not None
         assert (thread.item.body, thread.entries) == (f"body {number}", [])
-    assert rows(inbox.look()) == []
+    assert rows(inbox.poll()) == []
 
 
 @given(st.binary(min_size=1, max_size=12).filter(lambda name: b"/" not in name and b"\0" not in name))
@@ -97,7 +97,7 @@ def test_odd_content_is_made_safe(inbox: Inbox, content: bytes, body: str) -> No
     inbox.write("one/item.md", content)
     inbox.write("one/a.txt", content)
 
-    (row,) = rows(inbox.look())
+    (row,) = rows(inbox.poll())
     thread = inbox.thread()
 
     assert row.body == body
@@ -110,7 +110,7 @@ def test_text_over_its_limit_is_left_out_and_said_to_be(inbox: Inbox, size: int,
     inbox.write("one/item.md", "x" * size)
     inbox.write("one/a.txt", "x" * size)
 
-    (row,) = rows(inbox.look())
+    (row,) = rows(inbox.poll())
     thread = inbox.thread()
 
     assert (row.truncated, len(row.body)) == (truncated, 0 if truncated else size)
@@ -121,7 +121,7 @@ def test_text_over_its_limit_is_left_out_and_said_to_be(inbox: Inbox, size: int,
 def test_edit_of_a_text_over_its_limit_is_told(inbox: Inbox) -> None:
     inbox.write("one/item.md")
     inbox.write("one/a.txt", "x" * (ENTRY_LIMIT + 1))
-    inbox.look()
+    inbox.poll()
     inbox.write("one/a.txt", "x" * (ENTRY_LIMIT + 2))
 
-    assert len(told(inbox.look(), "poll.edited")) == 1
+    assert len(told(inbox.poll(), "poll.edited")) == 1

@@ -54,11 +54,11 @@ class Writer:
 
 def test_file_that_is_still_written_is_waited_for_once_and_then_left(slow: Inbox) -> None:
     slow.write("one/item.md")
-    slow.look()
+    slow.poll()
     path = slow.write("one/a.txt", "begin ")
 
     async def story() -> Listing:
-        return await Writer(path).during(slow.source.look(slow.position, slow.known))
+        return await Writer(path).during(slow.source.poll(slow.cursor, slow.known))
 
     began = time.monotonic()
     listing = asyncio.run(story())
@@ -66,14 +66,14 @@ def test_file_that_is_still_written_is_waited_for_once_and_then_left(slow: Inbox
     assert rows(listing) == []
     assert time.monotonic() - began < SETTLE_S * 4
     wait_until_settled()
-    (row,) = rows(slow.look())
+    (row,) = rows(slow.poll())
     assert row.body == path.read_text()
 
 
 def test_file_that_was_just_written_is_taken_by_the_same_look(slow: Inbox) -> None:
     slow.write("one/item.md", "the body")
 
-    listing = slow.look()
+    listing = slow.poll()
 
     assert refs(listing) == ["one"]
     assert slow.thread().item is not None
@@ -85,48 +85,48 @@ def test_item_is_not_met_before_all_its_files_are_complete(slow: Inbox) -> None:
     path = slow.write("one/a.txt")
 
     async def story() -> Listing:
-        return await Writer(path).during(slow.source.look(None, {}))
+        return await Writer(path).during(slow.source.poll(None, {}))
 
     assert refs(asyncio.run(story())) == []
     wait_until_settled()
-    assert refs(slow.look()) == ["one"]
+    assert refs(slow.poll()) == ["one"]
 
 
 def test_complete_files_of_a_known_item_do_not_wait_for_the_others(slow: Inbox) -> None:
     slow.write("one/item.md")
-    slow.look()
+    slow.poll()
     slow.write("one/done.txt")
     wait_until_settled()
     path = slow.write("one/writing.txt")
 
     async def story() -> Listing:
-        return await Writer(path).during(slow.source.look(slow.position, slow.known))
+        return await Writer(path).during(slow.source.poll(slow.cursor, slow.known))
 
     assert ids(rows(asyncio.run(story()))) == ["done.txt"]
 
 
 def test_what_a_writer_adds_after_a_pause_is_an_edit(slow: Inbox) -> None:
     slow.write("one/item.md")
-    slow.look()
+    slow.poll()
     path = slow.write("one/a.txt", "first half")
-    (row,) = rows(slow.look())
+    (row,) = rows(slow.poll())
     assert row.body == "first half"
 
     with path.open("a") as file:
         file.write(", second half")
-    listing = slow.look()
+    listing = slow.poll()
 
     assert (rows(listing), len(told(listing, "poll.edited"))) == ([], 1)
 
 
 def test_file_that_is_written_aside_and_renamed_is_one_comment(slow: Inbox) -> None:
     slow.write("one/item.md")
-    slow.look()
+    slow.poll()
     aside = slow.write("one/a.txt.tmp", "whole")
-    assert rows(slow.look()) == []
+    assert rows(slow.poll()) == []
 
     aside.rename(slow.path / "one/a.txt")
-    (row,) = rows(slow.look())
+    (row,) = rows(slow.poll())
 
     assert (row.id, row.body, bool(row.renamed_from)) == ("a.txt", "whole", False)
 
@@ -135,12 +135,12 @@ def test_rename_of_a_known_file_is_known_although_it_has_to_settle_again(slow: I
     """A rename changes the file's times; looks in between see the old name gone and the new one unfinished."""
     slow.write("one/item.md")
     slow.write("one/a.txt", "yes")
-    slow.look()
+    slow.poll()
     (slow.path / "one/a.txt").rename(slow.path / "one/b.txt")
     path = slow.write("one/c.txt")
 
     async def story() -> Listing:
-        return await Writer(path).during(slow.source.look(slow.position, slow.known))
+        return await Writer(path).during(slow.source.poll(slow.cursor, slow.known))
 
     (row,) = rows(asyncio.run(story()))
 

@@ -12,7 +12,7 @@ import pytest
 
 from support import factories as make
 from support.inbox import LAST_YEAR, ME, NEXT_CENTURY, Inbox, ids, refs, rows, told
-from the_loop.model import Presence
+from the_loop.core.model import Presence
 from the_loop.sources.base import Thread
 
 
@@ -39,7 +39,7 @@ def test_folder_is_an_item_whose_body_is_one_of_its_files(inbox: Inbox, files: l
     for name in files:
         inbox.write(f"one/{name}", f"text of {name}", at=LAST_YEAR)
 
-    (sighting,) = inbox.look().sightings
+    (sighting,) = inbox.poll().sightings
     thread = inbox.thread()
 
     assert (sighting.ref, sighting.presence) == ("directory:inbox/one", Presence.LISTED)
@@ -62,7 +62,7 @@ def test_each_folder_is_an_item_and_plain_files_beside_them_are_none(inbox: Inbo
     outside.write("x/item.md")
     (inbox.path / "linked").symlink_to(outside.path / "x")
 
-    listing = inbox.look()
+    listing = inbox.poll()
 
     assert refs(listing) == ["one", "two"]
     assert listing.items == 2
@@ -71,12 +71,12 @@ def test_each_folder_is_an_item_and_plain_files_beside_them_are_none(inbox: Inbo
 def test_body_is_chosen_once(inbox: Inbox) -> None:
     """What comes later is a comment, whatever its name, in a look and in a thread alike."""
     inbox.write("one/notes.txt", "the body")
-    first = inbox.look()
+    first = inbox.poll()
     assert rows(first) == []
 
     inbox.write("one/item.md", "a comment")
     inbox.write("one/a.txt", "another")
-    later = inbox.look()
+    later = inbox.poll()
 
     assert ids(rows(later)) == ["a.txt", "item.md"]
     assert later.sightings[0].item is not None
@@ -89,22 +89,22 @@ def test_body_is_chosen_once(inbox: Inbox) -> None:
 def test_body_that_was_removed_stays_the_body(inbox: Inbox) -> None:
     inbox.write("one/item.md", "the body")
     inbox.write("one/a.txt", "a comment")
-    inbox.look()
+    inbox.poll()
 
     (inbox.path / "one/item.md").unlink()
-    inbox.look()
+    inbox.poll()
 
     assert "a.txt" in ids(inbox.thread().entries)
 
 
 def test_folder_that_was_emptied_is_still_there(inbox: Inbox) -> None:
     inbox.write("one/item.md")
-    inbox.look()
+    inbox.poll()
     (inbox.path / "one/item.md").unlink()
 
     for _ in range(3):
         inbox.now += 100
-        listing = inbox.look()
+        listing = inbox.poll()
         assert (refs(listing), refs(listing, Presence.GONE)) == (["one"], [])
 
 
@@ -123,38 +123,38 @@ def test_owns_its_own_items_only(inbox: Inbox) -> None:
 
 def test_new_file_is_one_row_once_over_ten_looks(inbox: Inbox) -> None:
     inbox.write("one/item.md")
-    inbox.look()
+    inbox.poll()
     inbox.write("one/a.txt", "do it", at=LAST_YEAR)
 
-    (row,) = rows(inbox.look())
+    (row,) = rows(inbox.poll())
 
     assert (row.key, row.body, row.author, bool(row.renamed_from)) == ("comment:a.txt", "do it", ME, False)
     assert (row.url, row.created_at) == (f"file://{inbox.path}/one/a.txt", "2020-09-13T12:26:40.000Z")
-    assert [rows(inbox.look()) for _ in range(10)] == [[]] * 10
+    assert [rows(inbox.poll()) for _ in range(10)] == [[]] * 10
 
 
 def test_newness_is_a_name_and_no_time(inbox: Inbox) -> None:
     inbox.write("one/item.md", at=make.NOON)
-    inbox.look()
+    inbox.poll()
     inbox.write("one/old.txt", at=LAST_YEAR)
     inbox.write("one/future.txt", at=NEXT_CENTURY)
     inbox.write("one/same-1.txt", at=make.NOON + 5)
     inbox.write("one/same-2.txt", at=make.NOON + 5)
 
-    found = rows(inbox.look())
+    found = rows(inbox.poll())
 
     assert ids(found) == ["future.txt", "old.txt", "same-1.txt", "same-2.txt"]
     assert {row.created_at[:4] for row in found} == {"2020", "2100", "2023"}
-    assert [rows(inbox.look()) for _ in range(10)] == [[]] * 10
+    assert [rows(inbox.poll()) for _ in range(10)] == [[]] * 10
 
 
 def test_copy_of_a_file_that_is_still_there_is_new(inbox: Inbox) -> None:
     inbox.write("one/item.md")
     inbox.write("one/a.txt", "yes", at=LAST_YEAR)
-    inbox.look()
+    inbox.poll()
     inbox.write("one/b.txt", "yes", at=LAST_YEAR)
 
-    (row,) = rows(inbox.look())
+    (row,) = rows(inbox.poll())
 
     assert (row.id, bool(row.renamed_from)) == ("b.txt", False)
 
@@ -162,27 +162,27 @@ def test_copy_of_a_file_that_is_still_there_is_new(inbox: Inbox) -> None:
 def test_renamed_file_is_told_apart(inbox: Inbox) -> None:
     inbox.write("one/item.md")
     inbox.write("one/a.txt", "yes")
-    inbox.look()
+    inbox.poll()
     (inbox.path / "one/a.txt").rename(inbox.path / "one/b.txt")
 
-    (row,) = rows(inbox.look())
+    (row,) = rows(inbox.poll())
 
     assert (row.id, bool(row.renamed_from)) == ("b.txt", True)
-    assert rows(inbox.look()) == []
+    assert rows(inbox.poll()) == []
 
 
 def test_same_words_long_after_a_file_was_deleted_are_new_words(inbox: Inbox) -> None:
     """A person who tidies up and says "yes" once more is to be heard: nothing was renamed."""
     inbox.write("one/item.md")
     inbox.write("one/a.txt", "yes")
-    inbox.look()
+    inbox.poll()
     (inbox.path / "one/a.txt").unlink()
     for _ in range(3):
         inbox.now += 1000
-        inbox.look()
+        inbox.poll()
     inbox.write("one/b.txt", "yes")
 
-    (row,) = rows(inbox.look())
+    (row,) = rows(inbox.poll())
 
     assert (row.id, bool(row.renamed_from)) == ("b.txt", False)
 
@@ -190,35 +190,35 @@ def test_same_words_long_after_a_file_was_deleted_are_new_words(inbox: Inbox) ->
 def test_other_content_under_a_known_name_is_an_edit_told_once(inbox: Inbox) -> None:
     inbox.write("one/item.md")
     inbox.write("one/a.txt", "yes", at=LAST_YEAR)
-    inbox.look()
+    inbox.poll()
     inbox.write("one/a.txt", "no!", at=LAST_YEAR)
     inbox.write("one/item.md", "another body")
 
-    listing = inbox.look()
+    listing = inbox.poll()
 
     assert rows(listing) == []
     notes = told(listing, "poll.edited")
     assert sorted(note.fields["key"] for note in notes) == ["comment:a.txt", "comment:item.md"]
-    assert [inbox.look().notes for _ in range(3)] == [[]] * 3
+    assert [inbox.poll().notes for _ in range(3)] == [[]] * 3
 
 
 def test_touched_file_is_neither_new_nor_an_edit(inbox: Inbox) -> None:
     path = inbox.write("one/item.md")
-    inbox.look()
+    inbox.poll()
     os.utime(path, (LAST_YEAR, LAST_YEAR))
     path.chmod(0o600)
 
-    listing = inbox.look()
+    listing = inbox.poll()
 
     assert (rows(listing), listing.notes) == ([], [])
 
 
 def test_file_replaced_by_the_same_content_is_neither_new_nor_an_edit(inbox: Inbox) -> None:
     inbox.write("one/item.md", "text")
-    inbox.look()
+    inbox.poll()
     inbox.write("one/item.md.tmp", "text").replace(inbox.path / "one/item.md")
 
-    listing = inbox.look()
+    listing = inbox.poll()
 
     assert (rows(listing), listing.notes) == ([], [])
 
@@ -246,10 +246,10 @@ def test_hidden_and_temporary_files_are_no_comments(inbox: Inbox, name: str) -> 
     inbox.write("one/item.md")
     inbox.write(f"one/{name}")
 
-    assert rows(inbox.look()) == []
+    assert rows(inbox.poll()) == []
     assert inbox.thread().entries == []
     inbox.write("two/.only-hidden")
-    assert refs(inbox.look()) == ["one"]
+    assert refs(inbox.poll()) == ["one"]
 
 
 @pytest.fixture
@@ -275,7 +275,7 @@ def test_special_files_folders_and_links_are_ignored_with_one_event_each(inbox: 
     os.chdir(folder)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("socket")
-        first, *later = [inbox.look() for _ in range(10)]
+        first, *later = [inbox.poll() for _ in range(10)]
 
     names = ["dangling", "fifo", "link", "socket", "sub", "to-item"]
     assert rows(first) == []
@@ -288,7 +288,7 @@ def test_item_that_is_a_fifo_and_nothing_else_is_no_item_and_no_hang(inbox: Inbo
     (inbox.path / "one").mkdir()
     os.mkfifo(inbox.path / "one" / "item.md")
 
-    assert refs(inbox.look()) == []
+    assert refs(inbox.poll()) == []
     assert inbox.thread() == Thread(None, ())
 
 
@@ -328,10 +328,10 @@ def make_folder_world_writable(path: Path) -> None:
 )
 def test_file_that_somebody_else_may_have_written_has_no_author(inbox: Inbox, spoil: Callable[[Path], None]) -> None:
     inbox.write("one/item.md")
-    inbox.look()
+    inbox.poll()
     spoil(inbox.write("one/a.txt"))
 
-    (row,) = rows(inbox.look())
+    (row,) = rows(inbox.poll())
 
     assert row.author is None
     assert [entry.author for entry in inbox.thread().entries] == [None]
@@ -342,7 +342,7 @@ def test_file_in_a_folder_of_somebody_who_is_not_authorised_has_no_author(tmp_pa
     inbox.write("one/item.md")
     inbox.write("one/a.txt")
 
-    (sighting,) = inbox.look().sightings
+    (sighting,) = inbox.poll().sightings
 
     assert sighting.item is not None
     assert (sighting.item.author, [row.author for row in sighting.rows]) == (None, [None])
@@ -355,6 +355,6 @@ def test_author_is_the_owner_of_the_file(inbox: Inbox) -> None:
     if os.geteuid() == 0:
         os.chown(path, pwd.getpwnam("nobody").pw_uid, -1)
 
-    (row,) = rows(inbox.look())
+    (row,) = rows(inbox.poll())
 
     assert row.author == ("nobody" if os.geteuid() == 0 else ME)

@@ -32,14 +32,14 @@ async def test_odd_inbox_over_ten_looks_and_restarts_delivers_each_once(tmp_path
     inbox.path.mkdir()
     inbox.write("one/item.md", "the body", at=make.NOON)
 
-    async def look(count: int) -> None:
+    async def poll(count: int) -> None:
         for _ in range(count):
             life = Life(root, runner, inbox.source, rules=make.rules(ME, folds_case=False))
             await life.begin()
             await life.cycle()
             await life.die()
 
-    await look(2)
+    await poll(2)
     inbox.write("one/old", "last year's", at=LAST_YEAR)
     inbox.write("one/future", "next century's", at=NEXT_CENTURY)
     inbox.write("one/same-1", "of one second", at=make.NOON)
@@ -49,10 +49,10 @@ async def test_odd_inbox_over_ten_looks_and_restarts_delivers_each_once(tmp_path
         inbox.write(f"one/{odd}", "no")
     (inbox.path / "one/link").symlink_to("/etc/passwd")
     os.mkfifo(inbox.path / "one/fifo")
-    await look(5)
+    await poll(5)
     inbox.write("one/old", "other words", at=LAST_YEAR)
     (inbox.path / "one/future").rename(inbox.path / "one/renamed")
-    await look(5)
+    await poll(5)
 
     assert sorted(payload["body"] for payload in runner.got) == sorted(
         ["the body", "last year's", "next century's", "of one second", "of one second, too", "odd"]
@@ -125,7 +125,7 @@ async def test_item_md_that_came_later_is_a_comment_also_when_the_thread_is_read
         await life.cycle()
         await life.die()
         inbox.write("one/item.md", "a comment")
-        root.position("inbox").unlink()
+        root.cursor("inbox").unlink()
 
     assert [(payload["kind"], payload["body"]) for payload in runner.got] == [
         ("spawn", "the body"),

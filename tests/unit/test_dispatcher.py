@@ -16,7 +16,7 @@ from support.life import (
     in_loop,
     quick_root,
 )
-from the_loop.ledger import Phase
+from the_loop.core.ledger import Phase
 from the_loop.state import StateRoot
 
 

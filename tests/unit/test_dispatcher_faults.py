@@ -18,7 +18,7 @@ from support.life import (
     no_space,
     quick_root,
 )
-from the_loop.ledger import Phase
+from the_loop.core.ledger import Phase
 from the_loop.state import StateRoot
 
 
@@ -180,7 +180,7 @@ async def test_disk_full_while_recording_is_tried_again_and_nothing_is_handed_ov
     runner = FakeRunner()
     runner.script = {"fake:1/comment:1": [None]}
     life, source = await item_with(root, runner, 1, 2)
-    real, life.archive.save = life.archive.save, no_space
+    real, life.ledgers.save = life.ledgers.save, no_space
     runner.finish("fake:1/comment:1")
     await asyncio.sleep(100)
     assert runner.ids() == [spawn(1), "fake:1/comment:1"]
@@ -190,7 +190,7 @@ async def test_disk_full_while_recording_is_tried_again_and_nothing_is_handed_ov
     await life.cycle()
     assert runner.ids() == [spawn(1), "fake:1/comment:1"]
 
-    life.archive.save = real
+    life.ledgers.save = real
     await asyncio.sleep(31)
     await life.cycle()
     assert runner.ids() == [spawn(1), "fake:1/comment:1", "fake:1/comment:2", spawn(2)]
@@ -202,7 +202,7 @@ async def test_disk_full_while_a_refusal_is_recorded_counts_it_once(root: StateR
     runner = FakeRunner()
     runner.script = {"fake:1/comment:1": [None]}
     life, _ = await item_with(root, runner, 1)
-    life.archive.save = failing(3, life.archive.save, OSError(28, "full"))
+    life.ledgers.save = failing(3, life.ledgers.save, OSError(28, "full"))
 
     runner.finish("fake:1/comment:1", REFUSED)
     await asyncio.sleep(100)
@@ -223,7 +223,7 @@ async def test_disk_that_is_full_over_a_restart_repeats_nothing(
 
     life = Life(root, runner, source)
     with monkeypatch.context() as patch:
-        patch.setattr(life.archive, "save", no_space)
+        patch.setattr(life.ledgers, "save", no_space)
         await life.begin()
         await life.cycle()
     assert runner.ids() == [spawn(1), "fake:1/comment:1"]

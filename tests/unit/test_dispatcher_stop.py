@@ -18,7 +18,7 @@ from support.life import (
     no_space,
     quick_root,
 )
-from the_loop.ledger import Standing
+from the_loop.core.ledger import Standing
 from the_loop.state import StateRoot
 
 
@@ -108,7 +108,7 @@ async def test_stop_does_not_call_abandoned_what_ended_and_could_not_be_recorded
     runner = FakeRunner()
     runner.script = {"fake:1/comment:1": [None]}
     life, source = await item_with(root, runner, 1)
-    monkeypatch.setattr(life.archive, "save", no_space)
+    monkeypatch.setattr(life.ledgers, "save", no_space)
     runner.finish("fake:1/comment:1")
     await idle()
     monkeypatch.undo()
@@ -155,7 +155,7 @@ async def test_stop_of_an_idle_poller_finds_nothing(root: StateRoot) -> None:
 async def test_stop_when_the_disk_is_full_ends_all_the_same(root: StateRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = FakeRunner(default=None)
     life, source = await items(root, 3, runner=runner, limit=1)
-    monkeypatch.setattr(life.archive, "save", no_space)
+    monkeypatch.setattr(life.ledgers, "save", no_space)
 
     report = await life.stop()
 

@@ -18,9 +18,10 @@ import msgspec
 import pytest
 import yaml
 
-from the_loop import cli, config, config_file, events, ledger
+from the_loop import cli, config, config_file, eventlog
 from the_loop.cli.events import _in_words
-from the_loop.model import Entry, Event, Kind
+from the_loop.core import ledger
+from the_loop.core.model import Entry, Event, Kind
 from the_loop.runners import keeper
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def test_events_page_when_compared_with_the_catalog_is_equal() -> None:
 
     told = {plain(name): (level, plain(sentence)) for name, level, sentence, _ in rows}
 
-    assert told == {name: (form.level, form.sentence) for name, form in events.CATALOG.items()}
+    assert told == {name: (form.level, form.sentence) for name, form in eventlog.CATALOG.items()}
 
 
 def test_events_page_when_a_field_is_used_explains_it() -> None:
@@ -130,7 +131,7 @@ def test_events_page_when_its_sample_is_read_tells_the_same_twice() -> None:
 
     assert [_in_words(event) for event in parsed] == [line for line in lines if line[0] not in "${"]
     for event in parsed:
-        form = events.CATALOG[event["event"]]
+        form = eventlog.CATALOG[event["event"]]
         assert event["level"] == form.level
         assert event["message"] == form.sentence.format_map({**event, "suffix": ""})
 

@@ -15,9 +15,9 @@ import pytest
 
 from support.keepers import KEEPER, POLLER, TO_WAIT, Scene, children_of, ends
 from support.processes import python, run_python
-from the_loop.model import Outcome, Verdict
+from the_loop.core.model import Outcome, Verdict
 from the_loop.runners import exec as exec_module
-from the_loop.runners.base import Look, Trace
+from the_loop.runners.base import Status, Trace
 from the_loop.runners.exec import ExecRunner, keeper_argv
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def test_deliver_gives_what_the_keeper_saw(scene: Scene, script: str, verdict: V
     outcome = scene.deliver(script)
 
     assert outcome == Outcome(verdict, reason)
-    assert scene.look() == Look(Trace.DONE, outcome)
+    assert scene.inspect() == Status(Trace.DONE, outcome)
     assert stat.S_IMODE(scene.file("lock").stat().st_mode) == 0o600
 
 
@@ -70,7 +70,7 @@ def test_deliver_without_the_keeper_is_unstartable_and_begins_nothing(
     assert outcome.verdict is Verdict.UNSTARTABLE
     assert "logs/output.log" in outcome.reason
     assert "missing.py" in (scene.folder / "output.log").read_text()
-    assert scene.look().trace is Trace.NEVER_BEGUN
+    assert scene.inspect().trace is Trace.NEVER_BEGUN
 
 
 @pytest.mark.parametrize("fault", ["no interpreter", "no folder for the output", "NUL", "surrogate"])
@@ -91,7 +91,7 @@ def test_deliver_that_cannot_start_a_keeper_is_unstartable_and_lets_go(
     outcome = asyncio.run(ExecRunner(command).deliver(scene.offer()))
 
     assert outcome.verdict is Verdict.UNSTARTABLE
-    assert scene.look().trace is Trace.NEVER_BEGUN
+    assert scene.inspect().trace is Trace.NEVER_BEGUN
 
 
 def test_output_of_commands_is_kept_in_order_in_a_private_file(scene: Scene) -> None:
@@ -171,38 +171,42 @@ def test_keeper_command_line_is_numbers_paths_and_the_operators_own_words(scene:
 
 
 def test_look_at_nothing_is_never_begun(scene: Scene) -> None:
-    assert scene.look() == Look(Trace.NEVER_BEGUN)
+    assert scene.inspect() == Status(Trace.NEVER_BEGUN)
     scene.file("lock").unlink()
-    assert scene.look() == Look(Trace.NEVER_BEGUN)
+    assert scene.inspect() == Status(Trace.NEVER_BEGUN)
 
 
 @pytest.mark.parametrize(
-    ("started", "outcome", "look"),
+    ("started", "outcome", "inspect"),
     [
-        ({"offer": 2}, None, Look(Trace.UNKNOWN)),
-        ({"offer": 1}, None, Look(Trace.NEVER_BEGUN)),
-        ({"offer": 1}, {"offer": 1, "outcome": "delivered"}, Look(Trace.NEVER_BEGUN)),
-        ({"offer": 2}, {"offer": 1, "outcome": "delivered"}, Look(Trace.UNKNOWN)),
-        ({"offer": 2}, {"offer": 2, "outcome": "refused"}, Look(Trace.DONE, Outcome(Verdict.REFUSED))),
-        ({"offer": 2}, {"offer": 2, "outcome": "later", "reason": "x"}, Look(Trace.DONE, Outcome(Verdict.LATER, "x"))),
-        ({"offer": 2}, {"offer": 2, "outcome": "of a newer version"}, Look(Trace.UNKNOWN)),
-        ({"offer": 2}, {"offer": 2}, Look(Trace.UNKNOWN)),
-        ({"offer": 2}, [], Look(Trace.UNKNOWN)),
-        ([], None, Look(Trace.UNKNOWN)),
-        (b"", None, Look(Trace.UNKNOWN)),
-        (b"\0" * 50, b"\0" * 50, Look(Trace.UNKNOWN)),
-        (b"[" * 100_000, b"[" * 100_000, Look(Trace.UNKNOWN)),
+        ({"offer": 2}, None, Status(Trace.UNKNOWN)),
+        ({"offer": 1}, None, Status(Trace.NEVER_BEGUN)),
+        ({"offer": 1}, {"offer": 1, "outcome": "delivered"}, Status(Trace.NEVER_BEGUN)),
+        ({"offer": 2}, {"offer": 1, "outcome": "delivered"}, Status(Trace.UNKNOWN)),
+        ({"offer": 2}, {"offer": 2, "outcome": "refused"}, Status(Trace.DONE, Outcome(Verdict.REFUSED))),
+        (
+            {"offer": 2},
+            {"offer": 2, "outcome": "later", "reason": "x"},
+            Status(Trace.DONE, Outcome(Verdict.LATER, "x")),
+        ),
+        ({"offer": 2}, {"offer": 2, "outcome": "of a newer version"}, Status(Trace.UNKNOWN)),
+        ({"offer": 2}, {"offer": 2}, Status(Trace.UNKNOWN)),
+        ({"offer": 2}, [], Status(Trace.UNKNOWN)),
+        ([], None, Status(Trace.UNKNOWN)),
+        (b"", None, Status(Trace.UNKNOWN)),
+        (b"\0" * 50, b"\0" * 50, Status(Trace.UNKNOWN)),
+        (b"[" * 100_000, b"[" * 100_000, Status(Trace.UNKNOWN)),
     ],
 )
 def test_look_reads_marks_of_this_offer_only_and_takes_garbage_for_unknown(
-    scene: Scene, started: Any, outcome: Any, look: Look
+    scene: Scene, started: Any, outcome: Any, inspect: Status
 ) -> None:
     for part, content in (("started.json", started), ("outcome.json", outcome)):
         if content is not None:
             text = content if isinstance(content, bytes) else json.dumps(content).encode()
             scene.file(part).write_bytes(text)
 
-    assert scene.look(number=2) == look
+    assert scene.inspect(number=2) == inspect
 
 
 def test_adopt_of_what_nobody_runs_gives_what_is_known(scene: Scene) -> None:

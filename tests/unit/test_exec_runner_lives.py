@@ -13,8 +13,8 @@ import pytest
 
 from support.keepers import KEEPER, POLLER, TO_WAIT, Scene, children_of, ends, tell
 from support.processes import end, is_alive, python, wait_until
-from the_loop.model import Outcome, Verdict
-from the_loop.runners.base import Look, Trace
+from the_loop.core.model import Outcome, Verdict
+from the_loop.runners.base import Status, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ def test_poller_that_is_killed_leaves_the_delivery_to_the_next_one(scene: Scene)
     with python(POLLER, scene.stem, scene.workdir, KEEPER, TO_WAIT) as poller:
         scene.pid()
         poller.kill()
-    assert scene.look() == Look(Trace.RUNNING)
+    assert scene.inspect() == Status(Trace.RUNNING)
 
     async def adopt() -> Outcome:
         adopted = asyncio.create_task(scene.runner("echo twice >> runs").adopt(scene.offer()))
@@ -67,7 +67,7 @@ def test_wait_that_is_cancelled_leaves_the_delivery_alone(scene: Scene) -> None:
 
     asyncio.run(cancel())
 
-    assert scene.look().trace is Trace.RUNNING
+    assert scene.inspect().trace is Trace.RUNNING
     assert is_alive(scene.pid())
     scene.let_go()
     assert asyncio.run(scene.runner().adopt(scene.offer())).verdict is Verdict.DELIVERED
@@ -114,7 +114,7 @@ def test_delivery_never_looks_undone_once_it_was_handed_over(scene: Scene, slow_
         last = ""
         print("watching", flush=True)
         while last != "done":
-            trace = runner.look(Offer("x", stem, 1, 1)).trace
+            trace = runner.inspect(Offer("x", stem, 1, 1)).trace
             if trace != last:
                 print(trace, flush=True)
             last = trace
@@ -139,7 +139,7 @@ def test_poller_that_is_killed_before_its_keeper_has_begun_leaves_a_delivery_tha
         poller.kill()
 
     assert scene.mark is None
-    assert scene.look() == Look(Trace.RUNNING)
+    assert scene.inspect() == Status(Trace.RUNNING)
     (slow_keeper.parent / "begin").touch()
     assert asyncio.run(scene.runner().adopt(scene.offer())).verdict is Verdict.DELIVERED
 
@@ -152,5 +152,5 @@ def test_keeper_that_is_killed_before_it_began_was_never_begun(scene: Scene, slo
         end(keeper)
     assert ends(keeper)
 
-    assert scene.look() == Look(Trace.NEVER_BEGUN)
+    assert scene.inspect() == Status(Trace.NEVER_BEGUN)
     assert scene.deliver("echo ran > runs").verdict is Verdict.DELIVERED

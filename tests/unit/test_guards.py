@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support import factories as make
-from the_loop.guards import Dropped, Reading, Rules, Word, is_own_notice, phrases, read, read_text
+from the_loop.core.guards import Dropped, Reading, Rules, Word, is_own_notice, phrases, read, read_text
 
 MARK = make.MARKER
 LINES = st.lists(st.sampled_from(["", "text", "> quoted", "```", "~~~", "    code", "the-loop stop", MARK, "\ttab"]))

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from the_loop.cycle import Watched
-from the_loop.guards import Rules
+from the_loop.core.guards import Rules
+from the_loop.core.model import span
+from the_loop.cursors import Cursor
+from the_loop.durable import to_json_bytes
 from the_loop.heartbeat import Health, source_status
-from the_loop.model import span
-from the_loop.positions import Position
 from the_loop.processes import Identity
-from the_loop.state import StateRoot, to_json_bytes
+from the_loop.state import StateRoot
+from the_loop.watched import Watched
 
 NOON = 1_700_000_000.0
 
@@ -50,7 +51,7 @@ class TestLine:
 
     def test_status_when_a_first_sight_is_under_way_then_shows_how_far_it_is(self, root: StateRoot) -> None:
         owed = frozenset(f"github:octo/repo#{number}" for number in range(9950))
-        one = watched(position=Position({}, owed), visited=(340, 10_000))
+        one = watched(cursor=Cursor({}, owed), visited=(340, 10_000))
 
         line = health_of(root).status([one])
         assert line == "first cycle, 9950 of them still to be read, work: 340 of 10000 items looked at"
@@ -79,7 +80,7 @@ class TestLives:
         assert health.last_good_at("new") is None
 
     def test_source_when_items_are_owed_then_their_number_is_shown(self) -> None:
-        shown = source_status(watched(position=Position({}, frozenset({"a", "b"})), items=5), NOON)
+        shown = source_status(watched(cursor=Cursor({}, frozenset({"a", "b"})), items=5), NOON)
 
         assert (shown["items"], shown["owed"]) == (5, 2)
 

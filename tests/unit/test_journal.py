@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import pytest
 
-from the_loop.events import CATALOG, FIELD_LIMIT, JsonLog, compose, message_id, read_log
-from the_loop.model import Note
+from the_loop.core.model import Note
+from the_loop.eventlog import CATALOG, FIELD_LIMIT, JsonLog, compose, message_id, read_log
 from the_loop.supervision import journal
 from the_loop.supervision.journal import JournalSink, entry_fields, is_connected, new_events
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from support import factories as make
-from the_loop.ledger import (
+from the_loop.core.ledger import (
     PHASES,
     STANDINGS,
     Ledger,
@@ -31,7 +31,7 @@ from the_loop.ledger import (
     settle,
     withdraw,
 )
-from the_loop.model import Kind
+from the_loop.core.model import Kind
 
 
 def holding(state: Standing, key: str = "comment:1", **fields: Any) -> Ledger:

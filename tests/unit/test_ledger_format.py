@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support import factories as make
-from the_loop.ledger import (
+from the_loop.core.ledger import (
     SCHEMA,
     Ledger,
     NewerLedger,
@@ -26,8 +26,8 @@ from the_loop.ledger import (
     encode,
     settle,
 )
-from the_loop.model import Kind
-from the_loop.state import to_json_bytes
+from the_loop.core.model import Kind
+from the_loop.durable import to_json_bytes
 
 TEXT = st.text(max_size=20)
 KEYS = st.builds("{}:{}".format, st.sampled_from(list(Kind)), st.text(min_size=1, max_size=8))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from the_loop.model import (
+from the_loop.core.model import (
     THREAD_LIMIT,
     Entry,
     Event,

@@ -20,9 +20,9 @@ from support.life import (
     no_space,
     quick_root,
 )
-from the_loop.guards import Rules
-from the_loop.ledger import Phase
-from the_loop.model import Outcome, Verdict
+from the_loop.core.guards import Rules
+from the_loop.core.ledger import Phase
+from the_loop.core.model import Outcome, Verdict
 from the_loop.state import StateRoot
 
 REF = "fake:1"
@@ -96,7 +96,7 @@ async def test_ledger_that_cannot_be_written_hands_nothing_over_and_tells_nothin
     source, runner = FakeSource(), FakeRunner()
     life = await live_item(root, runner, source)
     source.write(REF, make.entry(1), make.entry(2, author=make.STRANGER))
-    monkeypatch.setattr(life.archive, "save", no_space)
+    monkeypatch.setattr(life.ledgers, "save", no_space)
 
     await life.cycle()
 

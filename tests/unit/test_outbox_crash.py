@@ -20,7 +20,7 @@ from support.life import (
     new_root,
     quick_root,
 )
-from the_loop.model import Presence
+from the_loop.core.model import Presence
 from the_loop.state import StateRoot
 
 REF = "fake:1"

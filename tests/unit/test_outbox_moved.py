@@ -18,8 +18,8 @@ from support.life import (
     quick_root,
 )
 from the_loop import deliveries
-from the_loop.ledger import Phase, Standing, move, rearm
-from the_loop.model import Presence
+from the_loop.core.ledger import Phase, Standing, move, rearm
+from the_loop.core.model import Presence
 from the_loop.state import StateRoot
 
 REF = "fake:1"
@@ -129,7 +129,7 @@ async def test_moved_ledger_hands_nothing_over_that_an_operator_decides_about(
 
     ledger = life.ledger(REF)
     if state is Standing.GAVE_UP:
-        life.archive.save(rearm(ledger, "comment:1"))
+        life.ledgers.save(rearm(ledger, "comment:1"))
         life = Life(other, runner, source, **options)
         await life.begin()
         await life.cycle()
@@ -184,7 +184,7 @@ async def test_moved_ledger_of_an_ending_item_whose_spawn_was_held_comes_to_its_
     await life.begin()
     await life.cycle()
     assert life.ledger(REF).poll.pending["spawn:1"].state is Standing.HELD
-    life.archive.save(move(life.ledger(REF), "spawn:1", Standing.UNCERTAIN, unknown=0))
+    life.ledgers.save(move(life.ledger(REF), "spawn:1", Standing.UNCERTAIN, unknown=0))
     for _ in range(3):
         await life.cycle()
 

@@ -19,9 +19,9 @@ from support.life import (
     quick_root,
 )
 from the_loop import deliveries
-from the_loop.decide import Decision
-from the_loop.ledger import Phase, Standing
-from the_loop.model import Event, Outcome, Presence
+from the_loop.core.decide import Decision
+from the_loop.core.ledger import Phase, Standing
+from the_loop.core.model import Event, Outcome, Presence
 from the_loop.runners.base import Offer, Trace
 from the_loop.sources.base import SourceError
 from the_loop.state import StateRoot
@@ -295,7 +295,7 @@ async def test_files_of_a_delivery_that_still_runs_are_left_alone_though_nothing
     life = Life(root, runner, FakeSource("other"))
     await life.begin()
 
-    assert life.outbox.runner.look(offer_of(root, ONE)).trace is Trace.RUNNING
+    assert life.outbox.runner.inspect(offer_of(root, ONE)).trace is Trace.RUNNING
     assert any(name.endswith("comment,1.payload.json") for name in files_of(root))
 
 

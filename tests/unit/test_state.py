@@ -13,17 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from support.processes import LIMIT_S, in_private_mounts, python_argv, run_python, traced
-from the_loop.state import (
-    StateRoot,
-    StateRootError,
-    read_json_object,
-    read_regular,
-    replace_file,
-    slug,
-    to_json_bytes,
-    unslug,
-    write_durably,
-)
+from the_loop.durable import read_json_object, read_regular, replace_file, to_json_bytes, write_durably
+from the_loop.state import StateRoot, StateRootError, slug, unslug
 
 NAMES = st.text(max_size=300) | st.text(alphabet=":/#,+@%.~-_aA1", max_size=12)
 
@@ -108,7 +99,7 @@ def test_paths_of_any_name_stay_below_the_root(tmp_path: Path, name: str) -> Non
     root = StateRoot(tmp_path)
 
     assert root.ledger(name).parent == tmp_path / "portable"
-    assert root.position(name).parent == tmp_path / "local" / "sources"
+    assert root.cursor(name).parent == tmp_path / "local" / "sources"
     assert root.delivery(name).parent == tmp_path / "local" / "deliveries"
     assert len(f".{root.delivery(name).name}.payload.json.tmp") < 255
 
@@ -118,7 +109,7 @@ def test_paths_of_any_name_stay_below_the_root(tmp_path: Path, name: str) -> Non
 WRITE = """
     import sys
     from pathlib import Path
-    from the_loop.state import write_durably
+    from the_loop.durable import write_durably
     write_durably(Path(sys.argv[1]), b"content")
 """
 
@@ -165,7 +156,7 @@ def test_write_durably_when_the_disk_refuses_leaves_the_old_file_and_nothing_bes
     script = """
         import resource, sys
         from pathlib import Path
-        from the_loop.state import write_durably
+        from the_loop.durable import write_durably
         resource.setrlimit(resource.RLIMIT_FSIZE, (4, 4))
         try:
             write_durably(Path(sys.argv[1]), b"content")
@@ -187,7 +178,8 @@ def test_modes_are_private_whatever_the_umask(tmp_path: Path, umask: int) -> Non
     script = """
         import os, sys
         from pathlib import Path
-        from the_loop.state import StateRoot, write_durably
+        from the_loop.state import StateRoot
+        from the_loop.durable import write_durably
         os.umask(int(sys.argv[2]))
         root = StateRoot(Path(sys.argv[1]))
         root.prepare_root()

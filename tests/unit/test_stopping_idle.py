@@ -12,8 +12,8 @@ import pytest
 from support.locks import CLAIM
 from support.processes import python, wait_until
 from support.systemctl import CANCELED, MINE, NO_BUS, REFUSED, SYSTEM, Ctl, holding, record, scratch_root
-from the_loop.commands import run_blocking
 from the_loop.state import StateRoot
+from the_loop.subprocesses import run_blocking
 from the_loop.supervision.stopping import Code, Result, restart, stop
 from the_loop.supervision.unit import Unit, UnitState, state_of, systemctl, unit_of
 

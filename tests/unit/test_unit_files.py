@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from the_loop.events import CATALOG, message_id
+from the_loop.eventlog import CATALOG, message_id
 from the_loop.supervision import install
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from the_loop.commands import Finished, manager_environment
 from the_loop.runners.base import Offer
 from the_loop.runners.exec import Command, keeper_argv
 from the_loop.runners.units import SLICE, Units, find_units, is_name_taken, is_no_manager, start_argv
 from the_loop.state import StateRoot
+from the_loop.subprocesses import Finished, manager_environment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,8 +12,8 @@ from typing import Final
 import click
 
 from the_loop import __version__
-from the_loop.events import say
-from the_loop.model import LoopError
+from the_loop.core.model import LoopError
+from the_loop.eventlog import say
 
 _NOUNS: Final = {
     "poll": "start, stop, restart and watch the poller",

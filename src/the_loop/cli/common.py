@@ -14,7 +14,7 @@ import click
 from the_loop import wiring
 from the_loop.config import ConfigError, Loaded
 from the_loop.config_file import find_file, load, peek_root
-from the_loop.model import LoopError
+from the_loop.core.model import LoopError
 from the_loop.state import StateRoot
 
 F = TypeVar("F", bound=Callable[..., Any])

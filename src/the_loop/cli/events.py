@@ -14,8 +14,8 @@ from typing import Any, Final
 import click
 
 from the_loop.cli.common import Options, with_options
-from the_loop.events import matches, parse_line, read_log
-from the_loop.model import LoopError
+from the_loop.core.model import LoopError
+from the_loop.eventlog import matches, parse_line, read_log
 from the_loop.supervision.journal import new_events, open_reader, read_journal
 
 _LOOK_AGAIN_S: Final = 0.25

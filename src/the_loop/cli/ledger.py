@@ -9,12 +9,12 @@ from contextlib import contextmanager
 
 import click
 
-from the_loop.archive import Archive, HeldItem
 from the_loop.cli.common import Options, must_exist, with_options
+from the_loop.core.ledger import Ledger, Standing, after_receipt, encode, forgotten, move, rearm, settle
+from the_loop.core.model import LoopError, Note, delivery_id
 from the_loop.deliveries import remove_all
-from the_loop.ledger import Ledger, Standing, after_receipt, encode, forgotten, move, rearm, settle
+from the_loop.ledgers import HeldItem, Ledgers
 from the_loop.lock import LockBusy, RunLock
-from the_loop.model import LoopError, Note, delivery_id
 from the_loop.state import PIDFILE, StateRoot
 
 
@@ -28,10 +28,10 @@ def command() -> None:
 @with_options
 def list_(options: Options, *, as_json: bool) -> None:
     """Every item with a ledger: how it stands, and what is pending."""
-    archive = _read(options.root())
-    for ref, reason in sorted(archive.held().items()):
+    ledgers = _read(options.root())
+    for ref, reason in sorted(ledgers.held().items()):
         print(json.dumps({"ref": ref, "phase": "held", "reason": reason}) if as_json else f"{ref}  held: {reason}")
-    for ledger in sorted(archive.ledgers(), key=lambda one: one.ref):
+    for ledger in sorted(ledgers.all(), key=lambda one: one.ref):
         poll = ledger.poll
         states = {key: str(entry.state) for key, entry in poll.pending.items()}
         if as_json:
@@ -55,15 +55,15 @@ def show(options: Options, *, ref: str) -> None:
 @with_options
 def retry(options: Options, *, ref: str) -> None:
     """Try a given-up or held event again."""
-    with _writable(options.root()) as archive:
-        ledger = _get(archive, ref)
+    with _writable(options.root()) as ledgers:
+        ledger = _get(ledgers, ref)
         keys = [key for key, entry in ledger.poll.pending.items() if entry.state in (Standing.GAVE_UP, Standing.HELD)]
         if not keys:
             raise LoopError(f"nothing of '{ref}' is given up or held", "see `the-loop ledger list`")
         for key in keys:
             held = ledger.poll.pending[key].state is Standing.HELD
             ledger = move(ledger, key, Standing.UNCERTAIN, unknown=0) if held else rearm(ledger, key)
-        archive.save(ledger)
+        ledgers.save(ledger)
     print(f"to be tried again: {', '.join(delivery_id(ref, key) for key in keys)}")
 
 
@@ -74,15 +74,15 @@ def retry(options: Options, *, ref: str) -> None:
 def settle_(options: Options, *, ref: str, event_id: str) -> None:
     """Say that an event was delivered: it is never offered again. ID as in `comment:17`."""
     root = options.root()
-    with _writable(root) as archive:
-        ledger = _get(archive, ref)
+    with _writable(root) as ledgers:
+        ledger = _get(ledgers, ref)
         key = event_id.removeprefix(f"{ref}/")
         is_pending = key in ledger.poll.pending
         if not is_pending and ":" not in key:
             raise LoopError(f"'{event_id}' is no event id", "write it as in comment:17")
         if not is_pending and not ledger.knows(key):
             raise LoopError(f"nothing is known of '{key}' of '{ref}'", "see `the-loop ledger show` for what is pending")
-        archive.save(after_receipt(ledger, key) if is_pending else settle(ledger, key))
+        ledgers.save(after_receipt(ledger, key) if is_pending else settle(ledger, key))
         remove_all(root.delivery(delivery_id(ref, key)))
     print(f"settled: {delivery_id(ref, key)}")
 
@@ -92,35 +92,35 @@ def settle_(options: Options, *, ref: str, event_id: str) -> None:
 @with_options
 def reset(options: Options, *, ref: str) -> None:
     """Forget an item: it is met as if for the first time, its starts counted on."""
-    with _writable(options.root()) as archive:
+    with _writable(options.root()) as ledgers:
         try:
-            ledger = _get(archive, ref)
+            ledger = _get(ledgers, ref)
         except HeldItem:
-            archive.reset_held(ref)
+            ledgers.reset_held(ref)
         else:
-            archive.save(forgotten(ledger))
+            ledgers.save(forgotten(ledger))
     print(f"reset: {ref}")
 
 
-def _read(root: StateRoot) -> Archive:
+def _read(root: StateRoot) -> Ledgers:
     """The ledgers as they are on disk, without changing any: a bad one is reported, not set aside."""
     must_exist(root)
-    archive = Archive(root, _say, time.time, may_write=False)
-    archive.load()
-    return archive
+    ledgers = Ledgers(root, _say, time.time, may_write=False)
+    ledgers.load()
+    return ledgers
 
 
 @contextmanager
-def _writable(root: StateRoot) -> Iterator[Archive]:
+def _writable(root: StateRoot) -> Iterator[Ledgers]:
     """The ledgers under the poller's own lock. Raises LockHeld (75) beside a running poller."""
     must_exist(root)
     root.check_owner()
     lock = _lock(root)
     try:
         root.prepare_folders()
-        archive = Archive(root, _say, time.time)
-        archive.load()
-        yield archive
+        ledgers = Ledgers(root, _say, time.time)
+        ledgers.load()
+        yield ledgers
     finally:
         lock.close()
 
@@ -136,8 +136,8 @@ def _lock(root: StateRoot) -> RunLock:
             time.sleep(0.02)
 
 
-def _get(archive: Archive, ref: str) -> Ledger:
-    ledger = archive.get(ref)
+def _get(ledgers: Ledgers, ref: str) -> Ledger:
+    ledger = ledgers.get(ref)
     if ledger is None:
         raise LoopError(f"there is no ledger of '{ref}'", "see `the-loop ledger list`")
     return ledger

@@ -14,8 +14,8 @@ from typing import Any, Final
 import click
 
 from the_loop.cli.common import Options, with_options
+from the_loop.core.model import epoch, span
 from the_loop.lock import Probe, Sight, look
-from the_loop.model import epoch, span
 from the_loop.state import PIDFILE, StateRoot
 from the_loop.supervision.stopping import Result, mention_system_units
 from the_loop.supervision.unit import recorded_unit, state_of, unit_of
@@ -53,7 +53,7 @@ def command() -> None:
 @with_options
 def start(options: Options, *, once: bool, wait_s: float, takeover: bool) -> None:
     """Run in the foreground: the loop, or one cycle."""
-    from the_loop import running
+    from the_loop import daemon
     from the_loop.supervision import stopping
 
     loaded = options.load()
@@ -63,8 +63,8 @@ def start(options: Options, *, once: bool, wait_s: float, takeover: bool) -> Non
         result = stopping.stop(root, PIDFILE, _STOP_LIMIT_S, for_takeover=True)
         if result.code not in (stopping.Code.DONE, stopping.Code.NOTHING_RUNS):
             _tell(result)
-    how = running.How(once=once, wait_s=wait_s, verbose=options.verbose)
-    code = running.run(root, loaded, lambda: options.load().config, how)
+    how = daemon.How(once=once, wait_s=wait_s, verbose=options.verbose)
+    code = daemon.run(root, loaded, lambda: options.load().config, how)
     _end(code)
 
 

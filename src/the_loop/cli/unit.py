@@ -14,11 +14,11 @@ from typing import TypeVar
 import click
 
 from the_loop.cli.common import Options, with_options
-from the_loop.commands import Finished, manager_environment, run_blocking
 from the_loop.config import ConfigError, DirectorySection
 from the_loop.config_file import load
-from the_loop.events import say
-from the_loop.model import LoopError
+from the_loop.core.model import LoopError
+from the_loop.eventlog import say
+from the_loop.subprocesses import Finished, manager_environment, run_blocking
 from the_loop.supervision.install import MARK, SLICE, is_ours, manager_drop_in, shipped, unit_texts, write_all
 from the_loop.wiring import providers
 

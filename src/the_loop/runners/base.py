@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from the_loop.model import Outcome
+from the_loop.core.model import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Trace(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Status:
     trace: Trace
     outcome: Outcome | None = None  # with DONE
 
@@ -47,5 +47,5 @@ class Runner(Protocol):
     async def adopt(self, offer: Offer) -> Outcome:
         """Wait for an offer that an earlier poller started."""
 
-    def look(self, offer: Offer) -> Look:
+    def inspect(self, offer: Offer) -> Status:
         """What became of this offer, without waiting."""

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from the_loop.core.model import Note, Outcome, Verdict
 from the_loop.deliveries import is_locked, is_started, keeper_of, locked, outcome_of, remove_old_marks
-from the_loop.model import Note, Outcome, Verdict
 from the_loop.processes import pinned
-from the_loop.runners.base import Look, Offer, Trace
+from the_loop.runners.base import Offer, Status, Trace
 from the_loop.runners.keeper import passed_on
 from the_loop.runners.units import Units, is_name_taken, is_no_manager
 
@@ -88,7 +88,7 @@ class ExecRunner:
     async def _watch(self, offer: Offer, problem: str) -> Outcome:
         """What becomes of an offer that was just started; `problem` is why it may not have been."""
         until = time.monotonic() + (0 if problem else _BEGINS_WITHIN_S)
-        while self.look(offer).trace is Trace.NEVER_BEGUN and time.monotonic() < until:  # noqa: ASYNC110 (as in adopt)
+        while self.inspect(offer).trace is Trace.NEVER_BEGUN and time.monotonic() < until:  # noqa: ASYNC110 (as in adopt)
             await asyncio.sleep(_LOOK_SOON_S)  # a unit's keeper is about to take the lock
         outcome = await self.adopt(offer)
         if outcome.verdict is Verdict.NEVER_BEGUN:
@@ -96,23 +96,23 @@ class ExecRunner:
         return outcome
 
     async def adopt(self, offer: Offer) -> Outcome:
-        while (look := self.look(offer)).trace is Trace.RUNNING:
+        while (inspect := self.inspect(offer)).trace is Trace.RUNNING:
             await _keeper_ends(offer.stem)
-        if look.outcome is not None:
-            return look.outcome
-        if look.trace is Trace.NEVER_BEGUN:
+        if inspect.outcome is not None:
+            return inspect.outcome
+        if inspect.trace is Trace.NEVER_BEGUN:
             return Outcome(Verdict.NEVER_BEGUN)
         return Outcome(Verdict.UNKNOWN, "it was begun, and its keeper is gone without an outcome")
 
-    def look(self, offer: Offer) -> Look:
+    def inspect(self, offer: Offer) -> Status:
         # NB: the lock is asked before the outcome is read, else a keeper could write and end in between
         running = is_locked(offer.stem)
         outcome = outcome_of(offer.stem, offer.number)
         if outcome is not None:
-            return Look(Trace.DONE, outcome)
+            return Status(Trace.DONE, outcome)
         if running:
-            return Look(Trace.RUNNING)
-        return Look(Trace.UNKNOWN if is_started(offer.stem, offer.number) else Trace.NEVER_BEGUN)
+            return Status(Trace.RUNNING)
+        return Status(Trace.UNKNOWN if is_started(offer.stem, offer.number) else Trace.NEVER_BEGUN)
 
 
 def keeper_argv(command: Command, offer: Offer, lock_fd: int | None) -> list[str]:

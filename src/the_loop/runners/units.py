@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from the_loop.commands import Finished, manager_environment, run
 from the_loop.runners.base import Offer
 from the_loop.runners.keeper import GRACE_S, passed_on
+from the_loop.subprocesses import Finished, manager_environment, run
 
 SLICE: Final = "theloop.slice"
 _CALL_LIMIT_S: Final = 30.0

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, runtime_checkable
 
-from the_loop.model import Entry, LoopError, Note, Presence, WorkItem
+from the_loop.core.model import Entry, LoopError, Note, Presence, WorkItem
 
 _SHOWN: Final = 3  # faults in one sentence
 
@@ -71,7 +71,7 @@ class Listing:
     """
 
     sightings: Sequence[Sighting]
-    position: Mapping[str, Any]
+    cursor: Mapping[str, Any]
     items: int
     faults: Sequence[SourceError] = ()
     notes: Sequence[Note] = ()
@@ -122,7 +122,7 @@ class Source(Protocol):
     def owns(self, ref: str) -> bool:
         """True if the item is one of this source's as configured."""
 
-    async def look(self, position: Mapping[str, Any] | None, known: Mapping[str, Known]) -> Listing:
+    async def poll(self, cursor: Mapping[str, Any] | None, known: Mapping[str, Known]) -> Listing:
         """List the items, their new rows, and what became of the known ones that are missing. Raises SourceError."""
 
     async def thread(self, ref: str) -> Thread:

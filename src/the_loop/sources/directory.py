@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from the_loop.model import Entry, Kind, Note, Presence, WorkItem, clean, explain, timestamp
+from the_loop.core.model import Entry, Kind, Note, Presence, WorkItem, clean, explain, timestamp
 from the_loop.sources.base import Known, Listing, Sighting, SourceError, Thread
 from the_loop.sources.textfiles import NO_TEXT, File, Text, encode_name, is_temporary, owner, read_text, unquote_name
 
@@ -70,11 +70,11 @@ class DirectorySource:
     def owns(self, ref: str) -> bool:
         return ref.startswith(self._prefix)
 
-    async def look(self, position: Mapping[str, Any] | None, known: Mapping[str, Known]) -> Listing:
-        if position is None and not known and self._is_ours:
+    async def poll(self, cursor: Mapping[str, Any] | None, known: Mapping[str, Known]) -> Listing:
+        if cursor is None and not known and self._is_ours:
             with contextlib.suppress(OSError):
                 self._path.mkdir(mode=0o700, exist_ok=True)
-        old = position or {}
+        old = cursor or {}
         inbox = self._identity()
         folders = self._scan()
         if self._wants_another_look(folders, known):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from the_loop.model import ENTRY_LIMIT, clean
+from the_loop.core.model import ENTRY_LIMIT, clean
 
 _PLAIN: Final = " !$&'()*+,;=@[]{}^"  # readable, and harmless in a ref
 _TEMPORARY: Final = (b"~", b".tmp", b".temp", b".swp", b".part", b".partial", b".crdownload", b".bak")

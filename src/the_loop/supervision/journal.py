@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from systemd import journal
-from the_loop.events import JsonLog, message_id, parse_line
+from the_loop.eventlog import JsonLog, message_id, parse_line
 
 IDENTIFIER: Final = "the-loop"
 _PRIORITIES: Final = {"error": 3, "warning": 4, "notice": 5, "info": 6}

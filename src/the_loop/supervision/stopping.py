@@ -15,8 +15,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Final
 
+from the_loop.core.model import LoopError
 from the_loop.lock import Probe, Sight, look, remove_stale_claim
-from the_loop.model import LoopError
 from the_loop.processes import Identity, pinned
 from the_loop.state import StateRoot
 from the_loop.supervision.unit import (

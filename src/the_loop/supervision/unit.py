@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from the_loop.commands import Finished, manager_environment, run_blocking
+from the_loop.durable import read_json_object, replace_file, to_json_bytes
 from the_loop.processes import Identity
-from the_loop.state import StateRoot, read_json_object, replace_file, to_json_bytes
+from the_loop.state import StateRoot
+from the_loop.subprocesses import Finished, manager_environment, run_blocking
 
 POLL_UNITS: Final = "the-loop-poll*.service"
 _CALL_LIMIT_S: Final = 10.0

@@ -20,7 +20,7 @@ import httpx2
 from the_loop import __version__
 from the_loop.config import GITHUB_API_VERSION
 from the_loop.sources.base import Limited, SourceError, Unanswered
-from the_loop.sources.github.limits import Clock, Clocks, fingerprint
+from the_loop.sources.github.limits import RateLimiter, RateLimiters, fingerprint
 
 REQUEST_LIMIT_S: Final = 30.0  # for one request as a whole, however slowly it trickles
 BODY_LIMIT: Final = 64 << 20  # bytes
@@ -63,7 +63,7 @@ class _Request:
     headers: dict[str, str]
     body: bytes | None
     bound: str
-    clock: Clock
+    limiter: RateLimiter
 
 
 class Client:
@@ -78,18 +78,18 @@ class Client:
         token: Callable[[], str | None],
         *,
         now: Callable[[], float],
-        clocks: Clocks | None = None,
+        limiters: RateLimiters | None = None,
         api_version: str = GITHUB_API_VERSION,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         self._base = api_url.rstrip("/")
         self._token = token
         self._now = now
-        self._clocks = clocks or Clocks(now)
+        self._limiters = limiters or RateLimiters(now)
         self._version = api_version
         self._transport = transport
         self._http: httpx2.AsyncClient | None = None
-        self._clock: Clock | None = None  # of the token that was used last
+        self._limiter: RateLimiter | None = None  # of the token that was used last
 
     async def get(self, path: str, etag: str = "") -> Answer:
         """Ask for `path` below the API's address, following redirects within it. Raises SourceError and Limited."""
@@ -105,7 +105,7 @@ class Client:
     @property
     def is_short(self) -> bool:
         """True if the points that are left have to be kept for what is known already."""
-        return self._clock is not None and self._clock.is_short
+        return self._limiter is not None and self._limiter.is_short
 
     async def close(self) -> None:
         """Let go of the connections; another question opens new ones."""
@@ -119,9 +119,9 @@ class Client:
         url, moved = self._base + path, ""
         for _ in range(4):
             request = self._request(path, method, url, etag, body)
-            async with request.clock.turn:
-                if request.clock.wait_left_s > 0:
-                    raise Limited(f"{path}: the rate limit of this token", request.clock.wait_left_s)
+            async with request.limiter.turn:
+                if request.limiter.wait_left_s > 0:
+                    raise Limited(f"{path}: the rate limit of this token", request.limiter.wait_left_s)
                 response, content = await self._send(request)
                 status = response.status_code
                 if status not in _REDIRECTS:
@@ -143,15 +143,15 @@ class Client:
             headers["If-None-Match"] = validator
         if body is not None:
             headers["Content-Type"] = "application/json"
-        return _Request(path, method, url, headers, body, bound, self._clock_of(token))
+        return _Request(path, method, url, headers, body, bound, self._limiter_of(token))
 
-    def _clock_of(self, token: str | None) -> Clock:
+    def _limiter_of(self, token: str | None) -> RateLimiter:
         """The token's clock. A token that was renewed is under the limits of the one before."""
-        clock = self._clocks.of(self._base, token)
-        if self._clock is not None and self._clock is not clock and self._clock.wait_left_s > 0:
-            clock.resume(self._clock.wait_left_s, self._clock.wait_left_s)
-        self._clock = clock
-        return clock
+        limiter = self._limiters.of(self._base, token)
+        if self._limiter is not None and self._limiter is not limiter and self._limiter.wait_left_s > 0:
+            limiter.resume(self._limiter.wait_left_s, self._limiter.wait_left_s)
+        self._limiter = limiter
+        return limiter
 
     async def _send(self, request: _Request) -> tuple[httpx2.Response, bytes]:
         url, http = request.url, self._opened()
@@ -211,20 +211,20 @@ class Client:
         path, status, date = request.path, response.status_code, self._date(response)
         etag = _validator(response)
         etag = f"{request.bound} {etag}" if etag else ""
-        request.clock.note_left(
+        request.limiter.note_left(
             _number(response.headers.get("x-ratelimit-remaining")), _number(response.headers.get("x-ratelimit-limit"))
         )
         if status == 304:
             if "If-None-Match" not in request.headers:
                 raise SourceError(f"{path}: status 304 to a question without a validator")
-            request.clock.clear()
+            request.limiter.clear()
             return Answer(304, etag=etag, date=date, moved=moved)
         value = _decoded(content)
         _check_limit(request, response, value, date)
         if status in (200, 201):
             if value is None:
                 raise SourceError(f"{path}: the answer is not JSON")
-            request.clock.clear()
+            request.limiter.clear()
             return Answer(status, value, etag, date, moved, self._next(response))
         if status in (404, 410) or (request.method == "POST" and 400 <= status < 500):
             return Answer(status, value, date=date, moved=moved)
@@ -267,10 +267,10 @@ def _check_limit(request: _Request, response: httpx2.Response, value: Any, date:
         reset = _number(headers.get("x-ratelimit-reset"))
         wait_s = None if reset is None else reset - date + 1
     if wait_s is None and (says_so or status == 429):
-        wait_s = request.clock.guess_s()
+        wait_s = request.limiter.guess_s()
     if wait_s is not None:
         wait_s = min(max(wait_s, 1.0), _LONGEST_WAIT_S)
-        request.clock.hold(wait_s)
+        request.limiter.hold(wait_s)
         raise Limited(f"{request.path}: rate limit ({status})", wait_s)
 
 

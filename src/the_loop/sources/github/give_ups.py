@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from the_loop.guards import OWN_MARKER, is_own_notice
-from the_loop.model import Kind
+from the_loop.core.guards import OWN_MARKER, is_own_notice
+from the_loop.core.model import Kind
 from the_loop.sources.base import GiveUp, SourceError
 from the_loop.sources.github.client import Client
 from the_loop.sources.github.rows import Comment, many

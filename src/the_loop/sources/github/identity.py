@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from the_loop.sources.base import SourceError
 from the_loop.sources.github.client import Answer, Client
-from the_loop.sources.github.look import Look
+from the_loop.sources.github.poll import RepositoryPoll
 from the_loop.sources.github.record import Record
 from the_loop.sources.github.rows import Repository, one
 
@@ -24,15 +24,15 @@ async def ask_repository(client: Client, name: str) -> Repository:
     return one(answer.value, Repository, path)
 
 
-async def confirm(client: Client, look: Look) -> Repository:
+async def confirm(client: Client, poll: RepositoryPoll) -> Repository:
     """The repository of this look, asked by its name. Raises AnotherRepository and SourceError.
 
     While its issues are turned off, each of them answers as if it was deleted; nothing in it is.
     """
-    found = await ask_repository(client, look.name)
-    if found.id != look.old.id:
-        raise AnotherRepository(f"'{look.name}' is another repository now")
-    look.confirmed = found
+    found = await ask_repository(client, poll.name)
+    if found.id != poll.old.id:
+        raise AnotherRepository(f"'{poll.name}' is another repository now")
+    poll.confirmed = found
     return found
 
 

@@ -17,7 +17,7 @@ _KEPT: Final = 100  # clocks, those that wait aside
 _RESERVE: Final = 0.2  # of the hour's points
 
 
-class Clock:
+class RateLimiter:
     """The clock of one token. Whoever asks holds `turn` meanwhile."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
@@ -59,25 +59,25 @@ class Clock:
         return min(max(_FIRST_GUESS_S, 2 * self._last_wait_s), _LONGEST_GUESS_S)
 
 
-class Clocks:
+class RateLimiters:
     """The clocks of all tokens of this process."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._clocks: dict[str, Clock] = {}
+        self._limiters: dict[str, RateLimiter] = {}
 
-    def of(self, api: str, token: str | None) -> Clock:
+    def of(self, api: str, token: str | None) -> RateLimiter:
         key = fingerprint(api.rstrip("/"), token or "")
-        if key not in self._clocks:
+        if key not in self._limiters:
             self._forget_old_ones()
-            self._clocks[key] = Clock(self._monotonic)
-        return self._clocks[key]
+            self._limiters[key] = RateLimiter(self._monotonic)
+        return self._limiters[key]
 
     def _forget_old_ones(self) -> None:
         """Tokens that are made anew every hour must not heap up."""
-        if len(self._clocks) >= _KEPT:
-            oldest = next((key for key, clock in self._clocks.items() if not clock.wait_left_s), "")
-            self._clocks.pop(oldest, None)
+        if len(self._limiters) >= _KEPT:
+            oldest = next((key for key, limiter in self._limiters.items() if not limiter.wait_left_s), "")
+            self._limiters.pop(oldest, None)
 
 
 def fingerprint(*parts: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from the_loop.durable import read_json_object, to_json_bytes, write_durably
 from the_loop.sources.base import SourceError
-from the_loop.state import read_json_object, to_json_bytes, write_durably
 
 _REPAIR: Final = "repair it, or remove it if no repository was renamed"
 

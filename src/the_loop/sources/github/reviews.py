@@ -11,54 +11,54 @@ from typing import Final
 
 from the_loop.sources.base import SourceError
 from the_loop.sources.github.client import Client
-from the_loop.sources.github.look import SWEEP, Look, Step
+from the_loop.sources.github.poll import SWEEP, RepositoryPoll, Step
 from the_loop.sources.github.rows import Review, many, to_reviews
 from the_loop.sources.github.walk import PAGE, validated_pages
 
 HOT_S: Final = 180.0  # for so long the answers of different servers may differ in age
 
 
-async def read_reviews(client: Client, look: Look) -> None:
+async def read_reviews(client: Client, poll: RepositoryPoll) -> None:
     """New reviews of the pull requests whose turn it is. Whoever could not be asked has its turn in the next look."""
-    here = {number for number in look.pulls if number in look.known}
-    ended = {number for number, left in look.left.items() if left.pull and left.is_readable}
-    hot = {number: min(until, look.now + HOT_S) for number, until in look.old.hot.items()}
-    hot |= dict.fromkeys(look.stirred, look.now + HOT_S)
+    here = {number for number in poll.pulls if number in poll.known}
+    ended = {number for number, left in poll.left.items() if left.pull and left.is_readable}
+    hot = {number: min(until, poll.now + HOT_S) for number, until in poll.old.hot.items()}
+    hot |= dict.fromkeys(poll.stirred, poll.now + HOT_S)
     hot = {number: until for number, until in hot.items() if number in here}
-    read = {**look.old.reviews, **look.heard}
-    look.reviews = {number: pages for number, pages in read.items() if number in here | ended}
-    step = Step(look)
+    read = {**poll.old.reviews, **poll.heard}
+    poll.reviews = {number: pages for number, pages in read.items() if number in here | ended}
+    step = Step(poll)
     # however late this look is, whoever was hot is asked once more
-    for number in look.in_any_order(hot.keys() | (ended & look.known.keys()) | _swept(look, here)):
-        if not (step.may_ask() and await _is_read(client, look, step, number)) and number in here:
-            hot[number] = look.now + HOT_S
-    look.hot = {number: until for number, until in sorted(hot.items()) if until > look.now}
+    for number in poll.in_any_order(hot.keys() | (ended & poll.known.keys()) | _swept(poll, here)):
+        if not (step.may_ask() and await _is_read(client, poll, step, number)) and number in here:
+            hot[number] = poll.now + HOT_S
+    poll.hot = {number: until for number, until in sorted(hot.items()) if until > poll.now}
 
 
-async def _is_read(client: Client, look: Look, step: Step, number: int) -> bool:
+async def _is_read(client: Client, poll: RepositoryPoll, step: Step, number: int) -> bool:
     step.ask()
     try:
-        await _read(client, look, number)
+        await _read(client, poll, number)
     except SourceError as fault:
         step.fail(fault)
         return False
     return True
 
 
-def _swept(look: Look, here: set[int]) -> set[int]:
+def _swept(poll: RepositoryPoll, here: set[int]) -> set[int]:
     """Every thirtieth, by place in the listing, so that each look asks equally many.
 
     Those behind one that left move up, some of them past their turn: a look in which items left takes these too.
     """
-    gone = sum(number not in look.rows for number in look.before)
-    turns = {(look.turn - back) % SWEEP for back in range(min(gone, SWEEP - 1) + 1)}
+    gone = sum(number not in poll.rows for number in poll.before)
+    turns = {(poll.turn - back) % SWEEP for back in range(min(gone, SWEEP - 1) + 1)}
     return {number for place, number in enumerate(sorted(here)) if place % SWEEP in turns}
 
 
-async def _read(client: Client, look: Look, number: int) -> None:
-    path = f"/repos/{look.name}/pulls/{number}/reviews?per_page={PAGE}"
-    parts = await validated_pages(client, path, look.reviews.get(number, ()))
+async def _read(client: Client, poll: RepositoryPoll, number: int) -> None:
+    path = f"/repos/{poll.name}/pulls/{number}/reviews?per_page={PAGE}"
+    parts = await validated_pages(client, path, poll.reviews.get(number, ()))
     for part in parts:
         if not part.answer.is_unchanged:
-            look.add(number, to_reviews(many(part.answer.value, Review, path)))
-    look.reviews[number] = [part.asked for part in parts]
+            poll.add(number, to_reviews(many(part.answer.value, Review, path)))
+    poll.reviews[number] = [part.asked for part in parts]

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from the_loop.model import ENTRY_LIMIT, Entry, Kind, WorkItem, clean
+from the_loop.core.model import ENTRY_LIMIT, Entry, Kind, WorkItem, clean
 from the_loop.sources.base import SourceError
 
 

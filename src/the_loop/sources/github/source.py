@@ -16,14 +16,14 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from the_loop.config import GithubSection
-from the_loop.model import Entry, Kind, WorkItem
+from the_loop.core.model import Entry, Kind, WorkItem
 from the_loop.sources.base import GiveUp, Known, Limited, Listing, Sighting, SourceError, Thread, in_few_words
 from the_loop.sources.github.client import Client
 from the_loop.sources.github.departures import ask_about_missing
 from the_loop.sources.github.give_ups import is_written, write_notice
 from the_loop.sources.github.identity import AnotherRepository, ask_repository, confirm, find_again, is_elsewhere
 from the_loop.sources.github.listing import is_another_repository, list_items
-from the_loop.sources.github.look import Budget, Look
+from the_loop.sources.github.poll import Budget, RepositoryPoll
 from the_loop.sources.github.record import Asked, Record, read_record, write_record
 from the_loop.sources.github.repositories import Repositories
 from the_loop.sources.github.reviews import read_reviews
@@ -65,7 +65,7 @@ class GithubSource:
         repositories: Repositories,
         *,
         linger_s: float,
-        position: Mapping[str, Any] | None = None,
+        cursor: Mapping[str, Any] | None = None,
     ) -> None:
         """`position` is where it left off: it tells which items are its own, before the first look."""
         self.name = section.name or section.default_name()
@@ -85,15 +85,15 @@ class GithubSource:
         self._looks: dict[str, int] = {}  # by prefix: how many did, in this life
         self._configured = {repo.lower() for repo in section.repos}
         self._owned = self._configured
-        self._records(position)
+        self._records(cursor)
 
     def owns(self, ref: str) -> bool:
         place, _, number = ref.partition("#")
         name = place.removeprefix(self._root)
         return bool(number) and place != name and name in self._owned
 
-    async def look(self, position: Mapping[str, Any] | None, known: Mapping[str, Known]) -> Listing:
-        records = self._records(position)
+    async def poll(self, cursor: Mapping[str, Any] | None, known: Mapping[str, Known]) -> Listing:
+        records = self._records(cursor)
         by_prefix = _by_prefix(known)
         self._seen.clear()
         sightings: list[Sighting] = []
@@ -105,16 +105,16 @@ class GithubSource:
                 failed += 1
                 continue
             try:
-                look = await self._look_at(repo, records.get(repo.lower()), by_prefix, budget)
+                poll = await self._look_at(repo, records.get(repo.lower()), by_prefix, budget)
             except SourceError as error:
                 failed += 1
                 faults.append(_named(repo, error))
                 continue
-            sightings += look.sightings(self._linger_s)
-            records[repo.lower()] = look.record(self._looks.get(look.prefix, 0))
-            items += len(look.listed)
-            faults += [_named(repo, fault) for fault in look.faults]
-            self._remember(repo, look)
+            sightings += poll.sightings(self._linger_s)
+            records[repo.lower()] = poll.record(self._looks.get(poll.prefix, 0))
+            items += len(poll.listed)
+            faults += [_named(repo, fault) for fault in poll.faults]
+            self._remember(repo, poll)
         if failed == len(self._section.repos):
             raise next((fault for fault in faults if isinstance(fault, Limited)), None) or _together(faults)
         written = {repo: write_record(record) for repo, record in records.items() if record is not None}
@@ -150,9 +150,9 @@ class GithubSource:
             raise SourceError(f"nobody knows yet where '{filed}' is")
         return self._places[filed], number
 
-    def _records(self, position: Mapping[str, Any] | None) -> dict[str, Record | None]:
+    def _records(self, cursor: Mapping[str, Any] | None) -> dict[str, Record | None]:
         """What is stored for each configured name; nothing where its repository is configured by its new name too."""
-        stored = (position or {}).get("repos")
+        stored = (cursor or {}).get("repos")
         records: dict[str, Record | None] = {}
         for repo in sorted(self._configured):
             record = read_record(stored.get(repo)) if isinstance(stored, Mapping) else None
@@ -178,7 +178,7 @@ class GithubSource:
         self._owned = {self._filed.get(configured, configured) for configured in self._configured}
         self._places[filed] = place
 
-    async def _look_at(self, repo: str, record: Record | None, known: _KnownByPrefix, budget: Budget) -> Look:
+    async def _look_at(self, repo: str, record: Record | None, known: _KnownByPrefix, budget: Budget) -> RepositoryPoll:
         try:
             return await self._look_once(record or await self._introduce(repo), known, budget)
         except AnotherRepository:
@@ -190,9 +190,9 @@ class GithubSource:
             return await self._look_once(await self._introduce(repo), known, budget)
         return await self._look_once(replace(record, name=name), known, budget)
 
-    async def _look_once(self, old: Record, known: _KnownByPrefix, budget: Budget) -> Look:
+    async def _look_once(self, old: Record, known: _KnownByPrefix, budget: Budget) -> RepositoryPoll:
         prefix = self._prefix(old.filed)
-        look = Look(
+        poll = RepositoryPoll(
             old,
             prefix,
             self._turns.get(prefix, old.turn) + 1,
@@ -202,16 +202,16 @@ class GithubSource:
             kept=self._kept.get(prefix, {}),
             heard=self._heard.get(prefix, {}),
         )
-        if await list_items(self._client, self._section, look):
-            look.name = (await confirm(self._client, look)).full_name
-        elif is_another_repository(look):
-            await confirm(self._client, look)
-        await read_streams(self._client, look)
-        if look.is_doubtful:
-            await confirm(self._client, look)
-        await ask_about_missing(self._client, self._section, look)
-        await read_reviews(self._client, look)
-        return look
+        if await list_items(self._client, self._section, poll):
+            poll.name = (await confirm(self._client, poll)).full_name
+        elif is_another_repository(poll):
+            await confirm(self._client, poll)
+        await read_streams(self._client, poll)
+        if poll.is_doubtful:
+            await confirm(self._client, poll)
+        await ask_about_missing(self._client, self._section, poll)
+        await read_reviews(self._client, poll)
+        return poll
 
     async def _introduce(self, repo: str) -> Record:
         """A repository that is looked at for the first time: its lasting id, present name, and filed name."""
@@ -220,20 +220,20 @@ class GithubSource:
             raise SourceError(f"is '{found.full_name}' by a former name", "take it out of `repos`")
         return Record(found.id, found.full_name, self._repositories.filed_name(self._host, found.id, repo))
 
-    def _remember(self, repo: str, look: Look) -> None:
+    def _remember(self, repo: str, poll: RepositoryPoll) -> None:
         """What is needed to read the thread of an item that was just told of, and to ask for less in the next look."""
-        self._file(repo, look.old.filed, _Place(look.old.id, look.name))
-        self._turns[look.prefix] = look.turn
-        self._looks[look.prefix] = self._looks.get(look.prefix, 0) + 1
-        whole = {**look.kept, **look.fresh}
-        for number in look.listed:
-            row = look.rows[number]
-            self._seen[look.ref(number)] = _Seen(row.is_pull, row.id, whole.get(number))
-        for number, left in look.left.items():
-            self._seen[look.ref(number)] = _Seen(left.pull, look.known[number].id, is_readable=left.is_readable)
-        waiting = look.listed.keys() - look.known.keys()
-        self._kept[look.prefix] = {number: item for number, item in whole.items() if number in waiting}
-        self._heard[look.prefix] = {}
+        self._file(repo, poll.old.filed, _Place(poll.old.id, poll.name))
+        self._turns[poll.prefix] = poll.turn
+        self._looks[poll.prefix] = self._looks.get(poll.prefix, 0) + 1
+        whole = {**poll.kept, **poll.fresh}
+        for number in poll.listed:
+            row = poll.rows[number]
+            self._seen[poll.ref(number)] = _Seen(row.is_pull, row.id, whole.get(number))
+        for number, left in poll.left.items():
+            self._seen[poll.ref(number)] = _Seen(left.pull, poll.known[number].id, is_readable=left.is_readable)
+        waiting = poll.listed.keys() - poll.known.keys()
+        self._kept[poll.prefix] = {number: item for number, item in whole.items() if number in waiting}
+        self._heard[poll.prefix] = {}
 
     # --- one item by itself ---
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
-from the_loop.model import Kind
+from the_loop.core.model import Kind
 from the_loop.sources.github.client import Client
-from the_loop.sources.github.look import Look
+from the_loop.sources.github.poll import RepositoryPoll
 from the_loop.sources.github.record import Stream
 from the_loop.sources.github.rows import Comment, many, to_entries
 from the_loop.sources.github.walk import PAGE, walk
@@ -17,37 +17,37 @@ ADVANCE_AT: Final = 50  # rows; a moved `since` is a new address, and the first 
 PLACES: Final = {Kind.COMMENT: "issues/comments", Kind.REVIEW_COMMENT: "pulls/comments"}
 
 
-async def read_streams(client: Client, look: Look) -> None:
+async def read_streams(client: Client, poll: RepositoryPoll) -> None:
     """The rows of both lists, for whichever item they are of. Raises SourceError."""
-    await _read(client, look, Kind.COMMENT, look.old.comment)
-    if look.pulls:
-        await _read(client, look, Kind.REVIEW_COMMENT, look.old.review_comment)
+    await _read(client, poll, Kind.COMMENT, poll.old.comment)
+    if poll.pulls:
+        await _read(client, poll, Kind.REVIEW_COMMENT, poll.old.review_comment)
 
 
-async def _read(client: Client, look: Look, kind: Kind, old: Stream | None) -> None:
-    since = old.since if old else whole_second(look.now - OVERLAP_S)
-    if since > whole_second(look.now):
+async def _read(client: Client, poll: RepositoryPoll, kind: Kind, old: Stream | None) -> None:
+    since = old.since if old else whole_second(poll.now - OVERLAP_S)
+    if since > whole_second(poll.now):
         # some answer was dated wrongly, now or then: nobody knows what passed since, so everything is read again
-        look.is_unsure = True
-        since = whole_second(look.now - OVERLAP_S)
-    path = f"/repos/{look.name}/{PLACES[kind]}?sort=updated&direction=desc&since={since}&per_page={PAGE}"
+        poll.is_unsure = True
+        since = whole_second(poll.now - OVERLAP_S)
+    path = f"/repos/{poll.name}/{PLACES[kind]}?sort=updated&direction=desc&since={since}&per_page={PAGE}"
     answer = await walk(client, path, old.etag if old and old.path == path else "")
     if answer is None:
         return
     rows = many(answer.rows, Comment, path)
     late, seen = (_earlier(old.newest), {*old.recent}) if old else ("", set[int]())
     for row, entry in zip(rows, to_entries(rows, kind), strict=True):
-        look.add(row.number, [entry])
-        if row.number in look.old.left and old and row.updated_at > old.newest:
-            look.is_doubtful = True
+        poll.add(row.number, [entry])
+        if row.number in poll.old.left and old and row.updated_at > old.newest:
+            poll.is_doubtful = True
         is_new = old is None or row.updated_at > old.newest or (row.updated_at >= late and row.id not in seen)
         if kind is Kind.REVIEW_COMMENT and is_new:
-            look.stirred.add(row.number)
-    newest = min(max((row.updated_at for row in rows), default=""), whole_second(look.now))
+            poll.stirred.add(row.number)
+    newest = min(max((row.updated_at for row in rows), default=""), whole_second(poll.now))
     if len(rows) >= ADVANCE_AT:
-        since = max(since, min(_earlier(newest), whole_second(look.now - OVERLAP_S)))
+        since = max(since, min(_earlier(newest), whole_second(poll.now - OVERLAP_S)))
     recent = sorted(row.id for row in rows if row.updated_at >= _earlier(newest))
-    look.streams[kind] = Stream(since, path, answer.pages[0].etag, newest, recent)
+    poll.streams[kind] = Stream(since, path, answer.pages[0].etag, newest, recent)
 
 
 def whole_second(epoch_s: float) -> str:

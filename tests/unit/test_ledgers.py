@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 
 from support.processes import run_python
 from support.shelf import LONG, REF, Shelf, full_disk, ledger, tree
-from the_loop import archive as archive_module
-from the_loop.archive import HeldItem
-from the_loop.ledger import accept, encode
-from the_loop.state import read_regular, slug, to_json_bytes
+from the_loop import ledgers as ledgers_module
+from the_loop.core.ledger import accept, encode
+from the_loop.durable import read_regular, to_json_bytes
+from the_loop.ledgers import HeldItem
+from the_loop.state import slug
 
 
 @pytest.fixture
@@ -32,12 +33,12 @@ def shelf(tmp_path: Path) -> Shelf:
 
 
 def test_ledger_that_was_saved_is_read_after_a_restart(shelf: Shelf) -> None:
-    shelf.archive.save(ledger())
+    shelf.ledgers.save(ledger())
 
     again = shelf.opened()
     again.load()
 
-    assert again.get(REF) == ledger() == shelf.archive.get(REF)
+    assert again.get(REF) == ledger() == shelf.ledgers.get(REF)
     assert list(again.refs()) == [REF]
     assert [one.ref for one in again.with_pending()] == [REF]
     assert stat.S_IMODE(shelf.path.stat().st_mode) == 0o600
@@ -45,15 +46,15 @@ def test_ledger_that_was_saved_is_read_after_a_restart(shelf: Shelf) -> None:
 
 
 def test_item_without_a_file_has_no_ledger(shelf: Shelf) -> None:
-    assert shelf.archive.get(REF) is None
-    assert list(shelf.archive.refs()) == []
+    assert shelf.ledgers.get(REF) is None
+    assert list(shelf.ledgers.refs()) == []
     assert shelf.names == []
 
 
 def test_load_finds_ledgers_of_every_name_and_nothing_else(shelf: Shelf) -> None:
     refs = [REF, LONG, "directory:inbox/.hidden", "directory:inbox/a b%#", "github:ghe.example/octo/re-po#1"]
     for ref in refs:
-        shelf.archive.save(ledger(ref))
+        shelf.ledgers.save(ledger(ref))
     shelf.root.repositories.write_text("{}")
     (shelf.root.portable / "notes.txt").write_text("x")
     (shelf.root.portable / ".x.json.tmp").write_text("{")
@@ -73,10 +74,10 @@ def test_unchanged_ledger_is_not_opened_again(shelf: Shelf, monkeypatch: pytest.
         opened.append(path)
         return read_regular(path, *rest)
 
-    monkeypatch.setattr(archive_module, "read_regular", count)
-    shelf.archive.save(ledger())
+    monkeypatch.setattr(ledgers_module, "read_regular", count)
+    shelf.ledgers.save(ledger())
     for _ in range(5):
-        shelf.archive.get(REF)
+        shelf.ledgers.get(REF)
     assert opened == []
 
     again = shelf.opened()
@@ -90,7 +91,7 @@ def test_unchanged_ledger_is_not_opened_again(shelf: Shelf, monkeypatch: pytest.
 def test_held_ledger_is_not_opened_again_either(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     shelf.put(b"garbage")
     shelf.held()
-    monkeypatch.setattr(archive_module, "read_regular", lambda *_: pytest.fail("opened"))
+    monkeypatch.setattr(ledgers_module, "read_regular", lambda *_: pytest.fail("opened"))
 
     for _ in range(5):
         shelf.held()
@@ -100,7 +101,7 @@ def test_held_ledger_is_not_opened_again_either(shelf: Shelf, monkeypatch: pytes
 
 @pytest.mark.parametrize("way", ["renamed into place", "written in place", "written in place with its times kept"])
 def test_change_from_outside_is_noticed(shelf: Shelf, way: str) -> None:
-    shelf.archive.save(ledger(title="before"))
+    shelf.ledgers.save(ledger(title="before"))
     changed = to_json_bytes(encode(ledger(title="after!")))
     before = shelf.path.stat()
     assert len(changed) == before.st_size
@@ -112,26 +113,26 @@ def test_change_from_outside_is_noticed(shelf: Shelf, way: str) -> None:
     if way.endswith("kept"):
         os.utime(shelf.path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
-    found = shelf.archive.get(REF)
+    found = shelf.ledgers.get(REF)
     assert found is not None
     assert found.title == "after!"
 
 
 def test_file_that_was_taken_away_is_noticed(shelf: Shelf) -> None:
-    shelf.archive.save(ledger())
+    shelf.ledgers.save(ledger())
     shelf.path.unlink()
 
-    assert shelf.archive.get(REF) is None
-    assert shelf.archive.with_pending() == []
+    assert shelf.ledgers.get(REF) is None
+    assert shelf.ledgers.with_pending() == []
 
 
 def test_save_when_the_disk_refuses_leaves_the_old_one_in_force(shelf: Shelf) -> None:
-    shelf.archive.save(ledger(title="before"))
+    shelf.ledgers.save(ledger(title="before"))
 
     with full_disk(), pytest.raises(OSError, match="File too large"):
-        shelf.archive.save(ledger(title="after"))
+        shelf.ledgers.save(ledger(title="after"))
 
-    found = shelf.archive.get(REF)
+    found = shelf.ledgers.get(REF)
     assert found is not None
     assert found.title == "before"
     assert shelf.opened().get(REF) == found
@@ -188,22 +189,22 @@ def test_good_ledger_that_cannot_be_read_for_now_is_neither_set_aside_nor_replac
     script = """
         import os, resource, sys
         from pathlib import Path
-        from the_loop.archive import Archive
+        from the_loop.ledgers import Ledgers
         from the_loop.state import StateRoot
-        archive = Archive(StateRoot(Path(sys.argv[1])), lambda note: None, lambda: 0.0)
+        ledgers = Ledgers(StateRoot(Path(sys.argv[1])), lambda note: None, lambda: 0.0)
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         spare = os.dup(0)
         os.close(spare)
         resource.setrlimit(resource.RLIMIT_NOFILE, (spare, limits[1]))  # no descriptor is left
         try:
-            archive.get("github:octo/repo#1")
+            ledgers.get("github:octo/repo#1")
             print("read")
         except Exception as error:
             print(type(error).__name__)
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        print(archive.get("github:octo/repo#1").ref)
+        print(ledgers.get("github:octo/repo#1").ref)
     """
-    shelf.archive.save(ledger())
+    shelf.ledgers.save(ledger())
     before = shelf.path.read_bytes()
 
     said = run_python(script, shelf.root.path)
@@ -222,9 +223,9 @@ def test_unknown_keys_survive_a_rewrite_on_every_level(shelf: Shelf) -> None:
     content["poll"]["pending"]["comment:2"] = {**content["poll"]["pending"]["comment:2"], **odd}
     shelf.put(content)
 
-    found = shelf.archive.get(REF)
+    found = shelf.ledgers.get(REF)
     assert found is not None
-    shelf.archive.save(accept(found, "comment:3", "alice"))
+    shelf.ledgers.save(accept(found, "comment:3", "alice"))
 
     after = json.loads(shelf.path.read_bytes())
     for part in (
@@ -235,7 +236,7 @@ def test_unknown_keys_survive_a_rewrite_on_every_level(shelf: Shelf) -> None:
     ):
         assert part.items() >= odd.items()
     assert "comment:3" in after["poll"]["pending"]
-    assert shelf.opened().get(REF) == shelf.archive.get(REF)
+    assert shelf.opened().get(REF) == shelf.ledgers.get(REF)
 
 
 # --- anything at all ---
@@ -270,8 +271,8 @@ def test_file_of_any_content_is_a_ledger_or_held_and_its_bytes_are_still_there(c
         shelf.put(content)
 
         with suppress(HeldItem):
-            found = shelf.archive.get(REF)
+            found = shelf.ledgers.get(REF)
             assert found is not None
-            shelf.archive.save(found)
+            shelf.ledgers.save(found)
             assert shelf.opened().get(REF) == found
-        assert not shelf.archive.held() or content in [path.read_bytes() for path in shelf.root.portable.iterdir()]
+        assert not shelf.ledgers.held() or content in [path.read_bytes() for path in shelf.root.portable.iterdir()]

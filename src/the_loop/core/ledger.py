@@ -27,7 +27,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from the_loop.model import Kind, WorkItem
+from the_loop.core.model import Kind, WorkItem
 
 SCHEMA: Final = 1
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from the_loop.guards import Dropped, Reading, Rules, Word, read, read_text
-from the_loop.ledger import (
+from the_loop.core.guards import Dropped, Reading, Rules, Word, read, read_text
+from the_loop.core.ledger import (
     Ledger,
     Phase,
     Standing,
@@ -28,7 +28,7 @@ from the_loop.ledger import (
     settle,
     withdraw,
 )
-from the_loop.model import Entry, Event, Kind, Note, Presence, WorkItem, in_order
+from the_loop.core.model import Entry, Event, Kind, Note, Presence, WorkItem, in_order
 
 STOPPED: Final = "stopped"
 _BODY: Final = "body"  # what the item's own text is called among the words that were obeyed

@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from the_loop.model import Entry, Kind, Presence, WorkItem
+from the_loop.core.model import Entry, Kind, Presence, WorkItem
 from the_loop.sources.base import Known, Limited, Sighting, SourceError
 from the_loop.sources.github.record import Asked, Left, Page, Record, Row, Stream
 from the_loop.sources.github.rows import Repository
@@ -32,7 +32,7 @@ class Budget:
 
 
 @dataclass(slots=True)
-class Look:
+class RepositoryPoll:
     """`old` is the position it began with; times are the server's (`now`: epoch seconds)."""
 
     old: Record
@@ -135,20 +135,20 @@ class Look:
 class Step:
     """A part of a look that asks about items one by one: what it may still ask, and what was in vain."""
 
-    def __init__(self, look: Look) -> None:
-        self._look = look
+    def __init__(self, poll: RepositoryPoll) -> None:
+        self._poll = poll
         self._in_vain = 0
 
     def may_ask(self) -> bool:
         """False once the other items have to wait: for a limit, or after many questions, or some in vain."""
-        budget = self._look.budget
+        budget = self._poll.budget
         return budget.left > 0 and not budget.is_limited and self._in_vain < _PATIENCE
 
     def ask(self) -> None:
-        self._look.budget.left -= 1
+        self._poll.budget.left -= 1
 
     def fail(self, fault: SourceError) -> None:
         """Nothing changes for this one, and it is shown."""
-        self._look.faults.append(fault)
-        self._look.budget.is_limited |= isinstance(fault, Limited)
+        self._poll.faults.append(fault)
+        self._poll.budget.is_limited |= isinstance(fault, Limited)
         self._in_vain += 1

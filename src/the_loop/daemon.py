@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from the_loop.config import Config, Loaded
-from the_loop.events import JsonLog, Sink, Teller, Trail, say
+from the_loop.core.model import Note
+from the_loop.eventlog import JsonLog, Sink, Teller, Trail, say
 from the_loop.lock import LockHeld
-from the_loop.model import Note
 from the_loop.poller import Poller, Setup
 from the_loop.state import StateRoot
 from the_loop.supervision.journal import JournalSink, is_connected

@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Protocol, TextIO
 
-from the_loop.model import Note, delivery_id, timestamp
+from the_loop.core.model import Note, delivery_id, timestamp
 
 FIELD_LIMIT: Final = 2000  # characters
 LOG_LIMIT: Final = 10 << 20  # bytes; one older file is kept

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from the_loop.model import Entry
+from the_loop.core.model import Entry
 
 OWN_MARKER: Final = "<!-- the-loop -->"
 _FENCES: Final = ("```", "~~~")

@@ -15,11 +15,11 @@ import pytest
 
 from support.processes import python_argv, traced
 from support.shelf import LONG, REF, Shelf, ledger, tree
-from the_loop import archive as archive_module
-from the_loop.archive import HeldItem
+from the_loop import ledgers as ledgers_module
+from the_loop.durable import to_json_bytes
+from the_loop.ledgers import HeldItem
 from the_loop.outbox import Outbox
-from the_loop.runners.base import Look, Trace
-from the_loop.state import to_json_bytes
+from the_loop.runners.base import Status, Trace
 
 
 @pytest.fixture
@@ -82,9 +82,9 @@ def test_bad_ledger_has_its_second_name_on_disk_before_anything_takes_its_place(
     script = """
         import sys
         from pathlib import Path
-        from the_loop.archive import Archive
+        from the_loop.ledgers import Ledgers
         from the_loop.state import StateRoot
-        Archive(StateRoot(Path(sys.argv[1])), lambda note: None, lambda: 0.0).load()
+        Ledgers(StateRoot(Path(sys.argv[1])), lambda note: None, lambda: 0.0).load()
     """
     shelf.put(b"garbage")
 
@@ -158,9 +158,9 @@ def test_held_item_is_back_when_a_readable_ledger_is_put_in_its_place(shelf: She
 
     shelf.put(tree())
 
-    assert shelf.archive.get(REF) == ledger()
-    assert shelf.archive.held() == {}
-    assert [one.ref for one in shelf.archive.with_pending()] == [REF]
+    assert shelf.ledgers.get(REF) == ledger()
+    assert shelf.ledgers.held() == {}
+    assert [one.ref for one in shelf.ledgers.with_pending()] == [REF]
     assert shelf.path.with_name(f"{shelf.path.name}.bad-1").read_bytes() == b"garbage"
 
 
@@ -174,7 +174,7 @@ def test_second_bad_file_is_set_aside_beside_the_first(shelf: Shelf) -> None:
 
 
 def test_bad_ledger_costs_its_item_only(shelf: Shelf) -> None:
-    shelf.archive.save(ledger("github:octo/repo#2"))
+    shelf.ledgers.save(ledger("github:octo/repo#2"))
     shelf.put([])
 
     again = shelf.opened()
@@ -211,13 +211,13 @@ def test_ledger_that_cannot_be_told_at_a_start_keeps_its_deliveries(
     again = shelf.opened()
     with monkeypatch.context() as patch:
         if ref == REF:
-            patch.setattr(archive_module, "read_regular", fail_to_read)
+            patch.setattr(ledgers_module, "read_regular", fail_to_read)
         again.load()
         if fault.endswith("moment"):
             patch.undo()
 
         nothing: Any = None
-        runner: Any = SimpleNamespace(look=lambda _: Look(Trace.UNKNOWN))
+        runner: Any = SimpleNamespace(inspect=lambda _: Status(Trace.UNKNOWN))
         outbox = Outbox(
             shelf.root, again, runner, policy=nothing, rules_of=lambda _: None, tell=shelf.notes.append, now=lambda: 0.0
         )

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from the_loop.state import StateRoot, read_json_object, to_json_line, write_durably
+from the_loop.durable import read_json_object, to_json_line, write_durably
+from the_loop.state import StateRoot
 
 _SCHEMA: Final = 1
 _LATEST: Final = 1e11  # seconds; NaN and infinity are not below it either
@@ -30,7 +31,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class Cursor:
     """`value` is the source's own, None where there is none: then everything it lists is owed."""
 
     value: Mapping[str, Any] | None = None
@@ -38,18 +39,18 @@ class Position:
     wait: Wait | None = None
 
 
-def read_position(root: StateRoot, source: str) -> Position:
+def read_cursor(root: StateRoot, source: str) -> Cursor:
     """The stored position; the empty one for a file that is missing, unreadable, of another shape or newer."""
     try:
-        tree = read_json_object(root.position(source))
+        tree = read_json_object(root.cursor(source))
         if tree["schema"] != _SCHEMA or not isinstance(tree["position"], dict | None):
-            return Position()
+            return Cursor()
         owed = tree["owed"]
         if not isinstance(owed, list) or not all(isinstance(ref, str) for ref in owed):
-            return Position()
-        return Position(value=tree["position"], owed=frozenset(owed), wait=_wait(tree.get("wait")))
+            return Cursor()
+        return Cursor(value=tree["position"], owed=frozenset(owed), wait=_wait(tree.get("wait")))
     except (OSError, ValueError, LookupError, TypeError):
-        return Position()
+        return Cursor()
 
 
 def _wait(tree: Any) -> Wait | None:
@@ -61,14 +62,14 @@ def _wait(tree: Any) -> Wait | None:
     return wait
 
 
-def write_position(root: StateRoot, source: str, position: Position) -> None:
+def write_cursor(root: StateRoot, source: str, cursor: Cursor) -> None:
     """Raises OSError, and the old one stays."""
-    wait = position.wait
+    wait = cursor.wait
     tree = {
         "schema": _SCHEMA,
         "source": source,
-        "position": position.value,
-        "owed": sorted(position.owed),
+        "position": cursor.value,
+        "owed": sorted(cursor.owed),
         "wait": {"until": wait.until, "seconds": wait.seconds, "reason": wait.reason} if wait else None,
     }
-    write_durably(root.position(source), to_json_line(tree))
+    write_durably(root.cursor(source), to_json_line(tree))

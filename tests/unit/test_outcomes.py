@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support import factories as make
-from the_loop.ledger import Ledger, Pending, Phase, Spawn, Standing
-from the_loop.model import Kind, Note, Outcome, Verdict
-from the_loop.verdicts import Policy, conclude, is_due
+from the_loop.core.ledger import Ledger, Pending, Phase, Spawn, Standing
+from the_loop.core.model import Kind, Note, Outcome, Verdict
+from the_loop.core.outcomes import Policy, conclude, is_due
 
 NOW = make.NOON
 UNCOUNTED = (Verdict.LATER, Verdict.UNKNOWN, Verdict.UNSTARTABLE, Verdict.NEVER_BEGUN)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from the_loop.ledger import (
+from the_loop.core.ledger import (
     SCHEMA,
     Ledger,
     NewerLedger,
@@ -26,17 +26,9 @@ from the_loop.ledger import (
     forgotten,
     new_ledger,
 )
-from the_loop.model import LoopError, Note, WorkItem, explain, timestamp
-from the_loop.state import (
-    IrregularFile,
-    StateRoot,
-    fsync_directory,
-    read_regular,
-    slug,
-    to_json_bytes,
-    unslug,
-    write_durably,
-)
+from the_loop.core.model import LoopError, Note, WorkItem, explain, timestamp
+from the_loop.durable import IrregularFile, fsync_directory, read_regular, to_json_bytes, write_durably
+from the_loop.state import StateRoot, slug, unslug
 
 _Signature = tuple[int, int, int, int]  # inode, size, times of data and of anything, in nanoseconds
 
@@ -60,7 +52,7 @@ class _Known:
     held: str = ""
 
 
-class Archive:
+class Ledgers:
     """Reads and writes ledgers. `tell` is given a note whenever an item gets held; `now` is epoch seconds.
 
     Without `may_write` a bad file is held in memory only, and stays where it is. `guard` is asked before each write:
@@ -152,7 +144,7 @@ class Archive:
         """The held items and their reasons."""
         return dict(self._held)
 
-    def ledgers(self) -> Iterable[Ledger]:
+    def all(self) -> Iterable[Ledger]:
         """Every readable ledger, as last seen."""
         return [known.ledger for known in self._known.values() if known.ledger is not None]
 

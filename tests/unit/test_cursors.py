@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from the_loop.positions import Position, Wait, read_position, write_position
+from the_loop.cursors import Cursor, Wait, read_cursor, write_cursor
 from the_loop.state import StateRoot
 
-FULL = Position({"cursor": "2026", "etags": {"a": "b"}}, frozenset({"github:o/r#1", "github:o/r#2"}), Wait(90, 60, "x"))
+FULL = Cursor({"cursor": "2026", "etags": {"a": "b"}}, frozenset({"github:o/r#1", "github:o/r#2"}), Wait(90, 60, "x"))
 
 
 @pytest.fixture
@@ -26,24 +26,24 @@ def root(tmp_path: Path) -> StateRoot:
     return root
 
 
-@pytest.mark.parametrize("position", [FULL, Position(), Position({}), Position(None, frozenset({"a:b"}), None)])
-def test_position_is_read_back_as_it_was_written(root: StateRoot, position: Position) -> None:
-    write_position(root, "work", position)
+@pytest.mark.parametrize("cursor", [FULL, Cursor(), Cursor({}), Cursor(None, frozenset({"a:b"}), None)])
+def test_position_is_read_back_as_it_was_written(root: StateRoot, cursor: Cursor) -> None:
+    write_cursor(root, "work", cursor)
 
-    assert read_position(root, "work") == position
-    assert stat.S_IMODE(root.position("work").stat().st_mode) == 0o600
+    assert read_cursor(root, "work") == cursor
+    assert stat.S_IMODE(root.cursor("work").stat().st_mode) == 0o600
 
 
 def test_positions_of_two_sources_are_apart(root: StateRoot) -> None:
-    write_position(root, "a b", FULL)
-    write_position(root, "a%20b", Position({}))
+    write_cursor(root, "a b", FULL)
+    write_cursor(root, "a%20b", Cursor({}))
 
-    assert read_position(root, "a b") == FULL
-    assert read_position(root, "a%20b") == Position({})
+    assert read_cursor(root, "a b") == FULL
+    assert read_cursor(root, "a%20b") == Cursor({})
 
 
 def test_position_that_is_missing_is_the_empty_one(root: StateRoot) -> None:
-    assert read_position(root, "work") == Position()
+    assert read_cursor(root, "work") == Cursor()
 
 
 def written(**fields: Any) -> dict[str, Any]:
@@ -85,39 +85,39 @@ def written(**fields: Any) -> dict[str, Any]:
 )
 def test_position_of_any_other_shape_is_the_empty_one_so_that_all_is_owed(root: StateRoot, content: Any) -> None:
     text = content if isinstance(content, bytes) else json.dumps(content).encode()
-    root.position("work").write_bytes(text)
+    root.cursor("work").write_bytes(text)
 
-    assert read_position(root, "work") == Position()
+    assert read_cursor(root, "work") == Cursor()
 
 
 @pytest.mark.parametrize("kind", ["link", "directory"])
 def test_position_that_is_no_file_is_the_empty_one_and_not_followed(root: StateRoot, kind: str) -> None:
-    write_position(root, "other", FULL)
+    write_cursor(root, "other", FULL)
     if kind == "link":
-        root.position("work").symlink_to(root.position("other"))
+        root.cursor("work").symlink_to(root.cursor("other"))
     else:
-        root.position("work").mkdir()
+        root.cursor("work").mkdir()
 
-    assert read_position(root, "work") == Position()
+    assert read_cursor(root, "work") == Cursor()
 
 
 def test_unknown_keys_are_no_fault(root: StateRoot) -> None:
-    root.position("work").write_text(json.dumps(written(more=1)))
+    root.cursor("work").write_text(json.dumps(written(more=1)))
 
-    assert read_position(root, "work").value == {"a": 1}
+    assert read_cursor(root, "work").value == {"a": 1}
 
 
 def test_write_when_the_disk_refuses_leaves_the_old_one(root: StateRoot) -> None:
-    write_position(root, "work", FULL)
+    write_cursor(root, "work", FULL)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
     try:
         with pytest.raises(OSError, match="File too large"):
-            write_position(root, "work", Position({}))
+            write_cursor(root, "work", Cursor({}))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
-    assert read_position(root, "work") == FULL
+    assert read_cursor(root, "work") == FULL
 
 
 @settings(deadline=None)

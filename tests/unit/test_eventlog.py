@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 
 import the_loop
 from support.processes import LIMIT_S, python_argv, run_python
-from the_loop import events
-from the_loop.events import CATALOG, FIELD_LIMIT, JsonLog, Teller, Trail, compose, matches, parse_line, read_log
-from the_loop.model import Note
+from the_loop import eventlog
+from the_loop.core.model import Note
+from the_loop.eventlog import CATALOG, FIELD_LIMIT, JsonLog, Teller, Trail, compose, matches, parse_line, read_log
 
 NOON = 1_700_000_000.5
 SOURCE = Path(the_loop.__file__).parent
@@ -186,7 +186,7 @@ def test_log_is_private_whatever_the_umask(tmp_path: Path, umask: int) -> None:
     script = """
         import sys
         from pathlib import Path
-        from the_loop.events import JsonLog
+        from the_loop.eventlog import JsonLog
         JsonLog(Path(sys.argv[1])).write({})
     """
 
@@ -196,7 +196,7 @@ def test_log_is_private_whatever_the_umask(tmp_path: Path, umask: int) -> None:
 
 
 def test_log_over_its_limit_keeps_one_older_file_and_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "LOG_LIMIT", 1000)
+    monkeypatch.setattr(eventlog, "LOG_LIMIT", 1000)
     path = tmp_path / "events.jsonl"
 
     for number in range(50):
@@ -313,8 +313,8 @@ def test_trail_with_log_and_stderr_on_a_full_disk_costs_nothing(tmp_path: Path) 
     script = """
         import os, resource, sys
         from pathlib import Path
-        from the_loop.events import JsonLog, Teller, Trail
-        from the_loop.model import Note
+        from the_loop.eventlog import JsonLog, Teller, Trail
+        from the_loop.core.model import Note
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
         trail = Trail(Teller(JsonLog(Path(sys.argv[1])), sys.stderr, verbose=True), lambda: 0.0)
         for _ in range(3):
@@ -334,8 +334,8 @@ def test_trail_whose_event_was_written_in_part_says_so(tmp_path: Path) -> None:
     script = """
         import resource, sys
         from pathlib import Path
-        from the_loop.events import JsonLog, Trail
-        from the_loop.model import Note
+        from the_loop.eventlog import JsonLog, Trail
+        from the_loop.core.model import Note
         sys.stderr = sys.stdout
         resource.setrlimit(resource.RLIMIT_FSIZE, (50, 50))
         Trail(JsonLog(Path(sys.argv[1])), lambda: 0.0).tell(Note("poll.cycle"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from the_loop.ledger import (
+from the_loop.core.ledger import (
     Ledger,
     Pending,
     Phase,
@@ -18,7 +18,7 @@ from the_loop.ledger import (
     move,
     withdraw,
 )
-from the_loop.model import Kind, Note, Outcome, Verdict, delivery_id
+from the_loop.core.model import Kind, Note, Outcome, Verdict, delivery_id
 
 LONGEST_PAUSE_S: Final = 900.0
 _FIRST_PAUSE_S: Final = 60.0

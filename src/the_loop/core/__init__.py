@@ -1,0 +1,1 @@
+"""What the poller knows and decides: pure, without clock, disk or network."""
