@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from the_loop.core.model import Note, Outcome, Verdict, explain
-from the_loop.outbox import Handover, Outbox
-from the_loop.runners.base import Trace
+from the_loop.outbox import Outbox
+from the_loop.runners.base import Offer, Trace
 
 _FIRST_PAUSE_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 900.0
@@ -29,7 +29,7 @@ class StopReport:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    handover: Handover
+    offer: Offer
     task: asyncio.Task[None]
 
 
@@ -56,15 +56,15 @@ class Dispatcher:
             self._ready[ref] = None
             self._pump()
 
-    def adopt(self, handover: Handover) -> None:
+    def adopt(self, offer: Offer) -> None:
         """Wait for a delivery that an earlier poller started. It counts, but waits for no slot: it runs already."""
-        self._tell(Note("dispatch.adopted", {"ref": handover.ref, "key": handover.key}))
-        self._begin(handover, adopted=True)
+        self._tell(Note("dispatch.adopted", {"ref": offer.ref, "key": offer.key}))
+        self._begin(offer, adopted=True)
 
     def running(self, ref: str) -> str | None:
         """The key of the item's event that is being delivered."""
         running = self._running.get(ref)
-        return running.handover.key if running else None
+        return running.offer.key if running else None
 
     @property
     def running_count(self) -> int:
@@ -100,10 +100,10 @@ class Dispatcher:
         for running in left:
             running.task.cancel()
         await asyncio.gather(*(running.task for running in left), return_exceptions=True)
-        traces = {running.handover: self._outbox.runner.inspect(running.handover.offer).trace for running in left}
-        begun = {handover.ref: handover.key for handover, trace in traces.items() if trace is not Trace.NEVER_BEGUN}
+        traces = {running.offer: self._outbox.trace(running.offer) for running in left}
+        begun = {offer.ref: offer.key for offer, trace in traces.items() if trace is not Trace.NEVER_BEGUN}
         abandoned = self._outbox.release_all(begun) if releases else []
-        runs_on = [handover.offer.delivery_id for handover, trace in traces.items() if trace is Trace.RUNNING]
+        runs_on = [offer.delivery_id for offer, trace in traces.items() if trace is Trace.RUNNING]
         return StopReport(tuple(abandoned), tuple(runs_on))
 
     def _pump(self) -> None:
@@ -116,39 +116,38 @@ class Dispatcher:
                 self._is_closed = True
                 return
             try:
-                handover = self._outbox.next(ref)
+                offer = self._outbox.next(ref)
             except Exception as error:  # noqa: BLE001 (the border: one item costs itself)
                 self._tell(Note("item.failed", {"ref": ref, "reason": explain(error)}))
                 continue  # the next cycle offers it again
-            if handover is not None:
-                self._begin(handover, adopted=False)
+            if offer is not None:
+                self._begin(offer, adopted=False)
 
-    def _begin(self, handover: Handover, *, adopted: bool) -> None:
-        task = asyncio.create_task(self._serve(handover, adopted=adopted))
-        self._running[handover.ref] = _Running(handover, task)
+    def _begin(self, offer: Offer, *, adopted: bool) -> None:
+        task = asyncio.create_task(self._serve(offer, adopted=adopted))
+        self._running[offer.ref] = _Running(offer, task)
 
-    async def _serve(self, handover: Handover, *, adopted: bool) -> None:
-        runner = self._outbox.runner
+    async def _serve(self, offer: Offer, *, adopted: bool) -> None:
         try:
             try:
-                outcome = await (runner.adopt if adopted else runner.deliver)(handover.offer)
+                outcome = await (self._outbox.adopt if adopted else self._outbox.hand_over)(offer)
             except Exception as error:  # noqa: BLE001 (the border: a runner that fails costs no attempt)
                 outcome = Outcome(Verdict.UNSTARTABLE, f"unexpected: {type(error).__name__}: {error}")
-            await self._conclude(handover, outcome)
+            await self._conclude(offer, outcome)
             self._note_start(outcome)
         finally:
-            del self._running[handover.ref]
-            self.offer(handover.ref)
+            del self._running[offer.ref]
+            self.offer(offer.ref)
 
-    async def _conclude(self, handover: Handover, outcome: Outcome) -> None:
+    async def _conclude(self, offer: Offer, outcome: Outcome) -> None:
         """Record the outcome, for as long as the disk refuses; the item's queue waits that long."""
         wait_s = 1.0
         while True:
             try:
-                self._outbox.conclude(handover, outcome)
+                self._outbox.conclude(offer, outcome)
             except Exception as error:  # noqa: BLE001 (unrecorded, it must not be offered again)
                 reason = f"cannot record an outcome: {explain(error)}, trying again"
-                self._tell(Note("item.failed", {"ref": handover.ref, "reason": reason}))
+                self._tell(Note("item.failed", {"ref": offer.ref, "reason": reason}))
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, 30.0)
             else:

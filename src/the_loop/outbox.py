@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,20 +29,11 @@ from the_loop.core.ledger import (
 )
 from the_loop.core.model import Event, Kind, Note, Outcome, Verdict, delivery_id, explain
 from the_loop.core.outcomes import Policy, conclude, is_due, without_a_session_to_close
-from the_loop.deliveries import beside, remove_all, remove_old_marks, stem_of
+from the_loop.deliveries import beside, remove_all, stem_of
 from the_loop.durable import read_json_object, to_json_line, write_durably
 from the_loop.ledgers import HeldItem, Ledgers
 from the_loop.runners.base import Offer, Runner, Trace
 from the_loop.state import StateRoot
-
-
-@dataclass(frozen=True, slots=True)
-class Handover:
-    """One event on its way to its receiver."""
-
-    ref: str
-    key: str
-    offer: Offer
 
 
 class Outbox:
@@ -61,7 +51,7 @@ class Outbox:
         now: Callable[[], float],
         offers_once: bool = False,
     ) -> None:
-        self.runner = runner
+        self._runner = runner
         self.policy = policy
         self.delivered = 0  # receipts since the start
         self._root = root
@@ -71,6 +61,23 @@ class Outbox:
         self._now = now
         self._offers_once = offers_once
         self._offered: set[tuple[str, str]] = set()
+
+    def reconfigure(self, policy: Policy, runner: Runner) -> None:
+        """From now on offers are made under this policy, to this runner; what is under way goes on as it is."""
+        self.policy = policy
+        self._runner = runner
+
+    async def hand_over(self, offer: Offer) -> Outcome:
+        """Start this offer and wait for what becomes of it."""
+        return await self._runner.deliver(offer)
+
+    async def adopt(self, offer: Offer) -> Outcome:
+        """Wait for an offer that was started before."""
+        return await self._runner.adopt(offer)
+
+    def trace(self, offer: Offer) -> Trace:
+        """What is known of this offer right now."""
+        return self._runner.inspect(offer).trace
 
     def commit(self, decision: Decision) -> None:
         """Put a decision on disk, in its order. Raises OSError; what was written before that does no harm."""
@@ -89,7 +96,7 @@ class Outbox:
             return True
         return is_due(entry, self._now())
 
-    def next(self, ref: str) -> Handover | None:
+    def next(self, ref: str) -> Offer | None:
         """The event of this item that is to be handed over now, if any. Raises OSError."""
         try:
             ledger = self._ledgers.get(ref)
@@ -131,27 +138,26 @@ class Outbox:
         if after.poll.phase is Phase.STARTING:
             self.commit(close_session(after, str(Dropped.UNAUTHORIZED)))
 
-    def _prepare(self, ledger: Ledger, key: str, entry: Pending) -> Handover | None:
+    def _prepare(self, ledger: Ledger, key: str, entry: Pending) -> Offer | None:
         """Have the payload say what it has to; None where there is none any more."""
         if entry.kind is Kind.CLOSE and self._payload(ledger.ref, key) is None:
             self._write_payload(closing_event(ledger))
         if not self._refresh_payload(ledger.ref, key, entry):
             self._ledgers.save(self._lost(ledger, key))
             return None
-        remove_old_marks(self._stem(ledger.ref, key), entry.offer)
         if self._offers_once:
             self._offered.add((ledger.ref, key))
-        return self._handover(ledger.ref, key, entry)
+        return self._offer(ledger.ref, key, entry)
 
-    def conclude(self, handover: Handover, outcome: Outcome) -> None:
+    def conclude(self, offer: Offer, outcome: Outcome) -> None:
         """Record what became of a hand-over, then remove its files. Raises OSError if it cannot be recorded."""
-        ref, key = handover.ref, handover.key
+        ref, key = offer.ref, offer.key
         try:
             ledger = self._ledgers.get(ref)
         except HeldItem:
             return  # its files keep the outcome for the day its ledger is back
         if ledger is None or key not in ledger.poll.pending:
-            remove_all(handover.offer.stem)
+            remove_all(offer.stem)
             return
         after, notes = conclude(ledger, key, outcome, self.policy, self._now())
         if after != ledger:
@@ -164,12 +170,12 @@ class Outbox:
         if outcome.verdict is Verdict.UNKNOWN:
             self._tell(Note("dispatch.uncertain", {"ref": ref, "key": key, "reason": outcome.reason}))
 
-    def recover(self) -> list[Handover]:
+    def recover(self) -> list[Offer]:
         """Settle what an earlier life left: outcomes are recorded, what nobody began is offered again.
 
         Returns what still runs. Removes files that no pending event stands behind.
         """
-        running: list[Handover] = []
+        running: list[Offer] = []
         for ledger in self._ledgers.with_pending():
             for key in list(ledger.poll.pending):
                 try:
@@ -230,7 +236,7 @@ class Outbox:
             case _:
                 return False
 
-    def _recover_event(self, ref: str, key: str) -> Iterator[Handover]:
+    def _recover_event(self, ref: str, key: str) -> Iterator[Offer]:
         ledger = self._ledgers.get(ref)
         entry = None if ledger is None else ledger.poll.pending.get(key)
         if ledger is None or entry is None:
@@ -238,15 +244,15 @@ class Outbox:
         if entry.state in (Standing.HELD, Standing.GAVE_UP, Standing.LOST):
             self._recover_unbegun(ledger, key, entry)
             return
-        handover = self._handover(ref, key, entry)
-        inspect = self.runner.inspect(handover.offer)
-        if inspect.trace is Trace.RUNNING:
+        offer = self._offer(ref, key, entry)
+        status = self._runner.inspect(offer)
+        if status.trace is Trace.RUNNING:
             self._offered.add((ref, key))
-            yield handover
-        elif inspect.trace is Trace.DONE and inspect.outcome is not None:
-            self.conclude(handover, inspect.outcome)
-        elif inspect.trace is Trace.UNKNOWN:
-            self.conclude(handover, Outcome(Verdict.UNKNOWN, "it was begun, and cut off with its keeper"))
+            yield offer
+        elif status.trace is Trace.DONE and status.outcome is not None:
+            self.conclude(offer, status.outcome)
+        elif status.trace is Trace.UNKNOWN:
+            self.conclude(offer, Outcome(Verdict.UNKNOWN, "it was begun, and cut off with its keeper"))
         else:
             self._recover_unbegun(ledger, key, entry)
 
@@ -278,7 +284,7 @@ class Outbox:
             stem = stem_of(path)
             if stem.name in wanted or self._is_of_unknown_ledger(stem, held):
                 continue
-            if self.runner.inspect(Offer(stem.name, stem, 0, 0)).trace is not Trace.RUNNING:
+            if self._runner.inspect(Offer("", stem.name, stem, 0, 0)).trace is not Trace.RUNNING:
                 remove_all(stem)
 
     def _lost(self, ledger: Ledger, key: str) -> Ledger:
@@ -315,9 +321,9 @@ class Outbox:
         self._tell(Note("dispatch.dropped", {"ref": ledger.ref, "key": key, "reason": str(Dropped.UNAUTHORIZED)}))
         return after
 
-    def _handover(self, ref: str, key: str, entry: Pending) -> Handover:
+    def _offer(self, ref: str, key: str, entry: Pending) -> Offer:
         stem = self._stem(ref, key)
-        return Handover(ref, key, Offer(delivery_id(ref, key), stem, entry.offer, entry.attempt))
+        return Offer(ref, key, stem, entry.offer, entry.attempt)
 
     def _stem(self, ref: str, key: str) -> Path:
         return self._root.delivery(delivery_id(ref, key))

@@ -169,8 +169,8 @@ class Poller:
         )
         self._cycle = Cycle(setup.root, self._ledgers, self._outbox, self._dispatcher, tell=self._tell, now=setup.now)
         self._listen()
-        for handover in self._outbox.recover():
-            self._dispatcher.adopt(handover)
+        for offer in self._outbox.recover():
+            self._dispatcher.adopt(offer)
         self._beat()
         setup.notifier.ready(self._status())
         ticking = asyncio.create_task(self._keep_ticking())
@@ -330,8 +330,8 @@ class Poller:
             if (old := before.get(one.source.name)) is not None:
                 one.continue_from(old)
         self._watched, self._config = watched, config
-        self._outbox.policy = wiring.policy(config)
-        self._outbox.runner = wiring.runner(config, setup.root, setup.environ, self._tell)
+        runner = wiring.runner(config, setup.root, setup.environ, self._tell)
+        self._outbox.reconfigure(wiring.policy(config), runner)
         self._dispatcher.limit = config.routing.max_concurrent_dispatches
         self._dispatcher.resume()
         await asyncio.gather(*(one.source.close() for one in before.values()), return_exceptions=True)

@@ -103,6 +103,7 @@ class FakeRunner:
 
     def _begin(self, offer: Offer) -> str:
         """What keeper and receiver do first; why not, where it does not begin."""
+        deliveries.remove_old_marks(offer.stem, offer.number)
         started = deliveries.beside(offer.stem, "started.json")
         payload = json.loads(deliveries.beside(offer.stem, "payload.json").read_bytes())
         if started.exists() or payload.get("offer", offer.number) != offer.number:

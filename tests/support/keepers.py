@@ -45,7 +45,7 @@ POLLER = """
     exec.KEEPER = Path(keeper)
     runner = exec.ExecRunner(exec.Command(("/bin/sh", "-c", script), Path(workdir), 60, os.environ, None))
     print("delivering", flush=True)
-    print(asyncio.run(runner.deliver(Offer("x", Path(stem), 1, 1))).verdict, flush=True)
+    print(asyncio.run(runner.deliver(Offer("x", "comment:1", Path(stem), 1, 1))).verdict, flush=True)
 """
 
 
@@ -131,7 +131,7 @@ class Scene(Delivery):
         return ExecRunner(self.command(script, **fields))
 
     def offer(self, number: int = 1, attempt: int = 1) -> Offer:
-        return Offer("d:1/comment:1", self.stem, number, attempt)
+        return Offer("d:1", "comment:1", self.stem, number, attempt)
 
     def deliver(self, script: str, number: int = 1, **fields: Any) -> Outcome:
         self.write_payload(offer=number)

@@ -177,8 +177,8 @@ class Life:
 
     async def begin(self) -> None:
         """What a start settles of earlier lives."""
-        for handover in self.outbox.recover():
-            self.dispatcher.adopt(handover)
+        for offer in self.outbox.recover():
+            self.dispatcher.adopt(offer)
 
     async def cycle(self) -> int:
         """Look at every source, hand over what is due, let end what ends at once; the errors met."""

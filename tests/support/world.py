@@ -338,8 +338,8 @@ class World:
         self.poller = Poller.__new__(Poller)
         self.poller._setup = SimpleNamespace(now=self.clock, once=False)  # type: ignore[assignment]
         self.poller._config, self.poller._tell, self.poller._cycle, self.poller._errors = config, tell, cycle, 0
-        for handover in self.outbox.recover():
-            raise AssertionError(f"{handover} cannot be running")
+        for offer in self.outbox.recover():
+            raise AssertionError(f"{offer} cannot be running")
 
 
 def scene(folder: Path, rules: GithubRules | None = None, *, repos: tuple[str, ...] = (REPO,), **options: Any) -> World:

@@ -24,7 +24,8 @@ FOREIGN = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "CREDENTIALS_DIRECTORY", "GI
 
 def unit_name(loop: Installed, delivery_id: str) -> str:
     """The unit of a delivery's first offer."""
-    return Units(loop.root, {}).name(Offer(delivery_id, Path("unused"), 1, 1))
+    ref, _, key = delivery_id.rpartition("/")
+    return Units(loop.root, {}).name(Offer(ref, key, Path("unused"), 1, 1))
 
 
 def test_delivery_when_it_runs_then_it_is_in_a_unit_of_its_own_below_our_slice(box: Box) -> None:

@@ -25,7 +25,7 @@ from the_loop.core.ledger import Ledger, Phase, Standing, decode, encode, move
 from the_loop.core.model import Entry, Event, Note, Outcome, Presence, Verdict
 from the_loop.cycle import _is_quiet
 from the_loop.durable import to_json_bytes
-from the_loop.outbox import Handover, Outbox
+from the_loop.outbox import Outbox
 from the_loop.runners.base import Offer, Status, Trace
 from the_loop.sources.base import Sighting
 from the_loop.state import StateRoot
@@ -114,7 +114,7 @@ class Conversation(RuleBasedStateMachine):
         self.disk = Disk()
         self.cursor = 0  # rows before it were shown by an earlier look
         self.owed = True
-        self.running: Handover | None = None
+        self.running: Offer | None = None
         self.ended: Outcome | None = None  # of the running one, while nobody was there to record it
         self.told: list[Note] = []
         self.handed: list[str] = []  # what arrived, in order
@@ -249,7 +249,7 @@ class Conversation(RuleBasedStateMachine):
     # --- the runner, as far as the outbox asks it ---
 
     def inspect(self, offer: Offer) -> Status:
-        if self.running is None or self.running.offer != offer:
+        if self.running is None or self.running != offer:
             return Status(Trace.NEVER_BEGUN)
         if self.ended is None:
             return Status(Trace.RUNNING)
@@ -327,15 +327,15 @@ class Conversation(RuleBasedStateMachine):
         self.running = None
         self._take_notes()
 
-    def _arrives(self, handover: Handover, outcome: Outcome) -> None:
+    def _arrives(self, offer: Offer, outcome: Outcome) -> None:
         """What the receiver has after this outcome, and what it counts."""
         ledger = self.ledger
         assert ledger is not None
         if outcome.verdict is Verdict.DELIVERED:
-            carries = ledger.poll.pending[handover.key].carries
-            assert {entry.key for entry in self.payloads[handover.key].thread} >= set(carries)
-            self.handed += [handover.key, *carries]
-        self.refusals[handover.key] += outcome.verdict is Verdict.REFUSED
+            carries = ledger.poll.pending[offer.key].carries
+            assert {entry.key for entry in self.payloads[offer.key].thread} >= set(carries)
+            self.handed += [offer.key, *carries]
+        self.refusals[offer.key] += outcome.verdict is Verdict.REFUSED
 
     def _recover(self, fate: Outcome | None) -> None:
         self.ended = fate

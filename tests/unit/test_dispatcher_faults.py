@@ -147,9 +147,9 @@ async def test_runner_that_raises_pauses_and_is_not_asked_in_a_loop(root: StateR
         calls.append(offer)
         raise error
 
+    runner.deliver = deliver
     life = Life(root, runner, source := FakeSource())
     source.add(1)
-    life.outbox.runner.deliver = deliver
     await life.begin()
     await life.cycle()
 

@@ -112,7 +112,7 @@ def test_deliver_under_ignored_sigchld_still_gives_the_outcome(scene: Scene) -> 
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         stem, workdir = map(Path, sys.argv[1:])
         runner = ExecRunner(Command(("/bin/sh", "-c", "exit 0"), workdir, 20, {}, None))
-        print(asyncio.run(runner.deliver(Offer("x", stem, 1, 1))).verdict)
+        print(asyncio.run(runner.deliver(Offer("x", "comment:1", stem, 1, 1))).verdict)
     """
 
     assert run_python(script, scene.stem, scene.workdir) == "delivered\n"

@@ -114,7 +114,7 @@ def test_delivery_never_looks_undone_once_it_was_handed_over(scene: Scene, slow_
         last = ""
         print("watching", flush=True)
         while last != "done":
-            trace = runner.inspect(Offer("x", stem, 1, 1)).trace
+            trace = runner.inspect(Offer("x", "comment:1", stem, 1, 1)).trace
             if trace != last:
                 print(trace, flush=True)
             last = trace

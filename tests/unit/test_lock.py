@@ -158,7 +158,7 @@ def test_lock_when_the_holder_is_killed_is_not_kept_by_its_children(root: Path) 
         (root / "x.payload.json").write_text(json.dumps({"deliveryId": "x", "offer": 1}))
         command = Command(("sh", "-c", "echo $$ > command; exec sleep 60"), root, 600, os.environ, root / "out")
         print(kept.pid, flush=True)
-        asyncio.run(ExecRunner(command).deliver(Offer("x", root / "x", 1, 1)))
+        asyncio.run(ExecRunner(command).deliver(Offer("x", "comment:1", root / "x", 1, 1)))
     """
     children: list[int] = []
     try:

@@ -295,12 +295,13 @@ async def test_files_of_a_delivery_that_still_runs_are_left_alone_though_nothing
     life = Life(root, runner, FakeSource("other"))
     await life.begin()
 
-    assert life.outbox.runner.inspect(offer_of(root, ONE)).trace is Trace.RUNNING
+    assert life.outbox.trace(offer_of(root, ONE)) is Trace.RUNNING
     assert any(name.endswith("comment,1.payload.json") for name in files_of(root))
 
 
 def offer_of(root: StateRoot, delivery_id: str, number: int = 1) -> Offer:
-    return Offer(delivery_id, root.delivery(delivery_id), number, 1)
+    ref, _, key = delivery_id.rpartition("/")
+    return Offer(ref, key, root.delivery(delivery_id), number, 1)
 
 
 @in_loop

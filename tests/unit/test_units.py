@@ -24,7 +24,8 @@ NASTY: Final = "`touch x` $(id) ${HOME} $$ %h %% \"'\\ --uid=0 \n\r\x1b[31m ; & 
 
 
 def offer(delivery_id: str = "directory:inbox/a/spawn:1", number: int = 1, attempt: int = 1) -> Offer:
-    return Offer(delivery_id, ROOT / "local" / "deliveries" / "directory,inbox+a+spawn,1", number, attempt)
+    ref, _, key = delivery_id.rpartition("/")
+    return Offer(ref, key, ROOT / "local" / "deliveries" / "directory,inbox+a+spawn,1", number, attempt)
 
 
 def argv_of(command: Sequence[str], **variables: str) -> list[str]:
@@ -112,8 +113,8 @@ def test_start_when_the_poller_has_secrets_then_none_is_handed_on(tmp_path: Path
 def test_argv_when_the_event_has_text_from_outside_then_none_of_it_is_in_the_call() -> None:
     # author, title, body and url travel in the payload; a ref is in a file name, and there it is a slug
     units = Units(ROOT, {})
-    delivery = f"directory:inbox/{NASTY}/comment:{NASTY}"
-    one = Offer(delivery, StateRoot(ROOT).delivery(delivery), 1, 1)
+    ref, key = f"directory:inbox/{NASTY}", f"comment:{NASTY}"
+    one = Offer(ref, key, StateRoot(ROOT).delivery(f"{ref}/{key}"), 1, 1)
     command = Command(("agent", "--stdin"), Path("/work"), 1800, {}, None)
 
     argv = start_argv(units.name(one), one.stem.name, keeper_argv(command, one, None), limit_s=5, variables={})

@@ -9,7 +9,7 @@ A whole thread is read only where it is needed (`wants_thread`); everywhere else
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from the_loop.core.guards import Dropped, Reading, Rules, Word, read, read_text
@@ -47,6 +47,21 @@ class View:
     thread: Sequence[Entry] | None = None
     running: str | None = None  # the event of this item that is being delivered right now
     due: bool = False  # a refused spawn may be tried again
+    readings: dict[tuple[str, str], Reading] = field(default_factory=dict)  # by key and text: each is read once
+
+    def read(self, entry: Entry, rules: Rules) -> Reading:
+        """What the guards make of this entry."""
+        reading = self.readings.get((entry.key, entry.body))
+        if reading is None:
+            reading = self.readings[entry.key, entry.body] = read(entry, rules)
+        return reading
+
+    def read_body(self, item: WorkItem, rules: Rules) -> Reading:
+        """The same for the item's own text."""
+        reading = self.readings.get((_BODY, item.body))
+        if reading is None:
+            reading = self.readings[_BODY, item.body] = read_text(item.body, rules)
+        return reading
 
     @property
     def entries(self) -> Sequence[Entry]:
@@ -145,7 +160,7 @@ def _may_start(ledger: Ledger, view: View, rules: Rules) -> bool:
         return True  # it was closed and is listed: reopened
     if poll.phase is Phase.WAITING and view.item is not None and _starts_by_itself(view.item, rules):
         return True
-    return any(reading.word is Word.START for _, reading in _words(ledger, view.rows, rules))
+    return any(reading.word is Word.START for _, reading in _words(ledger, view, view.rows, rules))
 
 
 def _starts_by_itself(item: WorkItem, rules: Rules) -> bool:
@@ -160,7 +175,7 @@ def _consider_start(ledger: Ledger | None, view: View, item: WorkItem, rules: Ru
     stopped = base.poll.phase is Phase.ENDED and base.poll.reason == STOPPED
     wants = not stopped and (reopened or _starts_by_itself(item, rules))
     state, obeyed, notes = _apply_words(
-        base, item, view.entries, rules, _Will(wants=wants, stopped=stopped, paused=base.poll.paused)
+        base, item, view, rules, _Will(wants=wants, stopped=stopped, paused=base.poll.paused)
     )
     if state.wants:
         fresh = new_ledger(item, Phase.STARTING, g=1) if ledger is None else restarted(ledger, item)
@@ -173,7 +188,7 @@ def _consider_start(ledger: Ledger | None, view: View, item: WorkItem, rules: Ru
             away=False,
             behind=False,
         )
-        decision = _build_spawn(fresh, item, view.entries, rules)
+        decision = _build_spawn(fresh, item, view, rules)
         return replace(decision, notes=(*notes, *decision.notes))
     phase = Phase.ENDED if state.stopped else Phase.WAITING
     reason = STOPPED if state.stopped else ""
@@ -182,9 +197,9 @@ def _consider_start(ledger: Ledger | None, view: View, item: WorkItem, rules: Ru
     return Decision(None if parked == ledger else parked, notes=notes)
 
 
-def _build_spawn(ledger: Ledger, item: WorkItem, thread: Sequence[Entry], rules: Rules) -> Decision:
+def _build_spawn(ledger: Ledger, item: WorkItem, view: View, rules: Rules) -> Decision:
     """A spawn with the thread as it stands; what is not for us in it is settled at once."""
-    carried, not_for_us, omitted = _sort_out(thread, rules)
+    carried, not_for_us, omitted = _sort_out(view, rules)
     unsettled = [key for key in not_for_us if key not in ledger.poll.seen_comments]
     ledger = settle(ledger, *unsettled) if unsettled else ledger
     key = ledger.spawn_key
@@ -201,7 +216,7 @@ def _build_spawn(ledger: Ledger, item: WorkItem, thread: Sequence[Entry], rules:
         url=item.url,
         title=item.title,
         author=item.author,
-        body=read_text(item.body, rules).text,
+        body=view.read_body(item, rules).text,
         created_at=item.created_at,
         truncated=item.truncated,
         thread=tuple(carried),
@@ -210,11 +225,11 @@ def _build_spawn(ledger: Ledger, item: WorkItem, thread: Sequence[Entry], rules:
     return Decision(ledger, (event,))
 
 
-def _sort_out(thread: Sequence[Entry], rules: Rules) -> tuple[list[Entry], list[str], int]:
+def _sort_out(view: View, rules: Rules) -> tuple[list[Entry], list[str], int]:
     """What a spawn carries, the keys that are not for us, and how many entries of strangers are left out."""
     carried, not_for_us, omitted = [], [], 0
-    for entry in in_order(thread):
-        reading = read(entry, rules)
+    for entry in in_order(view.entries):
+        reading = view.read(entry, rules)
         omitted += reading.dropped is Dropped.UNAUTHORIZED
         if reading.dropped or reading.is_word_alone:
             not_for_us.append(entry.key)
@@ -237,14 +252,14 @@ def _spawn_wants_thread(ledger: Ledger, view: View, rules: Rules) -> bool:
         return True
     if spawn.state in (Standing.REFUSED, Standing.LATER) and view.due:
         return True
-    return any(read(entry, rules).dropped is None for entry in _fresh(ledger, view.rows))
+    return any(view.read(entry, rules).dropped is None for entry in _fresh(ledger, view.rows))
 
 
 def _starting(ledger: Ledger, view: View, item: WorkItem, rules: Rules) -> Decision:
     begun = _may_have_begun(ledger, view)
     poll = ledger.poll
-    is_news = any(read(entry, rules).dropped is None for entry in _fresh(ledger, view.entries))
-    will, obeyed, notes = _apply_words(ledger, item, view.entries, rules, _Will.of_running(poll.paused))
+    is_news = any(view.read(entry, rules).dropped is None for entry in _fresh(ledger, view.entries))
+    will, obeyed, notes = _apply_words(ledger, item, view, rules, _Will.of_running(poll.paused))
     ledger = change(_obey(ledger, obeyed), paused=will.paused)
     if will.stopped:
         return replace(_stop(ledger, view), notes=notes)
@@ -262,7 +277,7 @@ def _starting(ledger: Ledger, view: View, item: WorkItem, rules: Rules) -> Decis
         notes = (*notes, _note("poll.rearmed", ledger, ledger.spawn_key, reason="new activity"))
     if spawn is not None and spawn.author is not None and not rules.may_speak(spawn.author):
         return Decision(change(withdraw(ledger, ledger.spawn_key), phase=Phase.WAITING), notes=notes)
-    decision = _build_spawn(ledger, item, view.entries, rules)
+    decision = _build_spawn(ledger, item, view, rules)
     return replace(decision, notes=(*notes, *decision.notes))
 
 
@@ -270,7 +285,7 @@ def _starting(ledger: Ledger, view: View, item: WorkItem, rules: Rules) -> Decis
 
 
 def _live(ledger: Ledger, view: View, rules: Rules) -> Decision:
-    will, obeyed, notes = _apply_words(ledger, None, view.entries, rules, _Will.of_running(ledger.poll.paused))
+    will, obeyed, notes = _apply_words(ledger, None, view, rules, _Will.of_running(ledger.poll.paused))
     ledger = change(_obey(ledger, obeyed), paused=will.paused)
     if will.stopped:
         return replace(_stop(ledger, view), notes=notes)
@@ -283,7 +298,7 @@ def _take_up(ledger: Ledger, view: View, rules: Rules) -> Decision:
     events: list[Event] = []
     notes: list[Note] = []
     for entry in _fresh(ledger, view.entries):
-        reading = read(entry, rules)
+        reading = view.read(entry, rules)
         if reading.dropped:
             notes.append(_dropped(ledger, entry.key, reading.dropped))
         if reading.dropped or reading.is_word_alone:
@@ -422,19 +437,19 @@ def _fresh(ledger: Ledger, entries: Iterable[Entry]) -> list[Entry]:
     return in_order([entry for entry in entries if not ledger.knows(entry.key)])
 
 
-def _words(ledger: Ledger, entries: Iterable[Entry], rules: Rules) -> list[tuple[str, Reading]]:
+def _words(ledger: Ledger, view: View, entries: Iterable[Entry], rules: Rules) -> list[tuple[str, Reading]]:
     """Entries with control words that were not obeyed yet, in thread order."""
-    readings = ((entry.key, read(entry, rules)) for entry in _fresh(ledger, entries))
+    readings = ((entry.key, view.read(entry, rules)) for entry in _fresh(ledger, entries))
     return [(key, reading) for key, reading in readings if reading.words and key not in ledger.poll.obeyed]
 
 
 def _apply_words(
-    ledger: Ledger, item: WorkItem | None, entries: Sequence[Entry], rules: Rules, will: _Will
+    ledger: Ledger, item: WorkItem | None, view: View, rules: Rules, will: _Will
 ) -> tuple[_Will, list[tuple[str, Reading]], tuple[Note, ...]]:
     """What the people want after these words, what was obeyed, and what to tell."""
-    readings = _words(ledger, entries, rules)
+    readings = _words(ledger, view, view.entries, rules)
     if item is not None and rules.may_speak(item.author) and _BODY not in ledger.poll.obeyed:
-        own = read_text(item.body, rules)
+        own = view.read_body(item, rules)
         readings = [(_BODY, own), *readings] if own.words else readings
     notes = []
     for key, reading in readings:

@@ -7,20 +7,25 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from the_loop.core.model import Outcome
+from the_loop.core.model import Outcome, delivery_id
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One hand-over of one event. `stem` plus `.payload.json` is what the receiver reads.
+    """One hand-over of one event of the item `ref`. `stem` plus `.payload.json` is what the receiver reads.
 
     `number` rises with every hand-over of the event that had an outcome; `attempt` only with refusals.
     """
 
-    delivery_id: str
+    ref: str
+    key: str
     stem: Path
     number: int
     attempt: int
+
+    @property
+    def delivery_id(self) -> str:
+        return delivery_id(self.ref, self.key)
 
 
 class Trace(StrEnum):
