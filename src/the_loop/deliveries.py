@@ -1,11 +1,12 @@
 """The files of one delivery in `local/deliveries/`, and what they tell. One writer each.
 
     <stem>.payload.json    what the receiver reads (poller)
-    <stem>.lock            held by the keeper while it lives, from before it is started
+    <stem>.lock            held from the moment the delivery is accepted until its keeper has ended
     <stem>.started.json    the start mark: this offer was begun (keeper)
     <stem>.outcome.json    what became of it (keeper)
 
 Marks carry the number of the offer they belong to: one of an earlier offer says nothing about the present one.
+Only a file that is missing means "none"; any other error is raised, and nothing is concluded from it.
 """
 
 from __future__ import annotations
@@ -13,17 +14,19 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from the_loop.core.model import Outcome, Verdict
-from the_loop.durable import read_json_object
+from the_loop.core.model import Outcome, Verdict, delivery_id
+from the_loop.durable import IrregularFile, read_json_object, to_json_line, write_durably
 from the_loop.processes import Identity, boot_id, parse_identity
+from the_loop.state import StateRoot
 
 _MARKS: Final = ("started.json", "outcome.json", "outcome.json.tmp")
-_LOOKS: Final = 200  # that somebody else may take at the lock while we want it
+_PROBES: Final = 200  # that may be met while the lock is wanted
 _PARTS: Final = (*_MARKS, "payload.json", "lock")
 
 
@@ -40,35 +43,130 @@ def stem_of(path: Path) -> Path:
     return path
 
 
+class DeliveryRuns(Exception):
+    """The delivery's lock is held: it was accepted or runs, and nothing can be concluded about it."""
+
+
 def is_locked(stem: Path) -> bool:
-    """True while a keeper lives that has this delivery. Takes a shared lock for a moment."""
+    """True while this delivery is accepted or runs. Takes a shared lock for a moment. Raises OSError."""
     try:
-        descriptor = os.open(beside(stem, "lock"), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = _open_lock(stem, os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return not _flock(descriptor, fcntl.LOCK_SH)
     finally:
         os.close(descriptor)
-    return False
+
+
+class Deliveries:
+    """The deliveries of one state root, as the poller's side writes them."""
+
+    def __init__(self, root: StateRoot) -> None:
+        self._root = root
+
+    def stem(self, ref: str, key: str) -> Path:
+        """Where the files of this event are; `.payload.json` and so on are appended to its name."""
+        return self._root.delivery(delivery_id(ref, key))
+
+    def stems(self) -> set[Path]:
+        """Every delivery that has files. Raises OSError."""
+        return {stem_of(path) for path in self._root.deliveries.iterdir()}
+
+    def payload(self, stem: Path) -> dict[str, Any] | None:
+        """What the receiver reads; None if there is none, or none that a keeper could read. Raises OSError."""
+        try:
+            return read_json_object(beside(stem, "payload.json"))
+        except (FileNotFoundError, IrregularFile, ValueError):
+            return None
+
+    def write(self, stem: Path, payload: Mapping[str, Any]) -> None:
+        """Replace the payload, under the lock if the event was offered before. Raises DeliveryRuns, OSError."""
+        with claim(stem) if _was_offered(stem) else contextlib.nullcontext():
+            _write_payload(stem, payload)
+
+    def make_ready(self, stem: Path, payload: Mapping[str, Any]) -> None:
+        """Have this payload in place. Raises DeliveryRuns, OSError."""
+        with claim(stem):
+            if payload != self.payload(stem):
+                _write_payload(stem, payload)
+
+    def withdraw_offer(self, stem: Path, number: int) -> int:
+        """Make sure that offer `number` can never begin; the number under which the event is offered next.
+
+        The number in the payload is a fencing token: a keeper that comes late finds a higher one and does nothing. It
+        is raised under the lock, before anything is concluded. Raises DeliveryRuns, OSError.
+        """
+        if not _was_offered(stem):
+            return number
+        with claim(stem):
+            payload = self.payload(stem)
+            present = None if payload is None else payload.get("offer")
+            if isinstance(present, int) and present > number:
+                return present
+            if payload is not None:
+                _write_payload(stem, {**payload, "offer": number + 1})
+        return number + 1
+
+    def has_outcome(self, stem: Path, number: int) -> bool:
+        """True if a keeper told how this offer ended. Raises OSError."""
+        return outcome_of(stem, number) is not None
+
+    def remove(self, stem: Path) -> None:
+        """Forget a delivery whole. Raises OSError."""
+        remove_all(stem)
 
 
 @contextlib.contextmanager
-def locked(stem: Path) -> Iterator[int | None]:
-    """The delivery's lock as a descriptor that a child may be given, or None where a keeper has it."""
-    descriptor = os.open(beside(stem, "lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+def claim(stem: Path) -> Iterator[int]:
+    """The delivery's lock, as a descriptor that a keeper can be given. Raises DeliveryRuns, OSError."""
+    descriptor = _open_lock(stem, os.O_RDWR | os.O_CREAT)
     try:
         os.fchmod(descriptor, 0o600)
-        yield descriptor if _take(descriptor) else None
+        if not _take(descriptor):
+            raise DeliveryRuns(stem.name)
+        yield descriptor
     finally:
         os.close(descriptor)
 
 
+def remove_old_marks(stem: Path, offer: int) -> None:
+    """Forget start mark and outcome of earlier offers, once the payload says that it is of this one.
+
+    In that order: a keeper that comes late finds its own mark or another offer's payload, never neither.
+    """
+    if any((_mark(stem, part) or {}).get("offer") == offer for part in _MARKS):
+        return
+    for part in _MARKS:  # one that says nothing was judged when its offer was
+        beside(stem, part).unlink(missing_ok=True)
+
+
+def _write_payload(stem: Path, payload: Mapping[str, Any]) -> None:
+    write_durably(beside(stem, "payload.json"), to_json_line(payload))
+
+
+def _was_offered(stem: Path) -> bool:
+    """False if the event was never handed over: there is no lock yet."""
+    try:
+        beside(stem, "lock").lstat()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _open_lock(stem: Path, flags: int) -> int:
+    """Raises OSError; IrregularFile for what cannot be a lock."""
+    path = beside(stem, "lock")
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise IrregularFile(f"'{path}' is not a regular file")
+    return descriptor
+
+
 def _take(descriptor: int) -> bool:
-    """True once the lock is ours; False if a keeper has it. Whoever only looks has it shared, for a moment."""
-    for _ in range(_LOOKS):
+    """True once the lock is ours; False if it is held. A probe has it shared, for a moment."""
+    for _ in range(_PROBES):
         if _flock(descriptor, fcntl.LOCK_EX):
             return True
         if not _flock(descriptor, fcntl.LOCK_SH):
@@ -86,38 +184,27 @@ def _flock(descriptor: int, how: int) -> bool:
 
 
 def outcome_of(stem: Path, offer: int) -> Outcome | None:
-    """What the keeper wrote of this very offer."""
+    """What the keeper wrote of this very offer. Raises OSError."""
     mark = _mark(stem, "outcome.json")
     if mark is None or mark.get("offer") != offer:
         return None
     try:
         return Outcome(Verdict(mark["outcome"]), str(mark.get("reason", "")))
     except (KeyError, ValueError):
-        return None  # of a version that knew more: nobody here can tell
+        return None  # of a version that knew more: to this one it says nothing
 
 
 def is_started(stem: Path, offer: int) -> bool:
-    """True if this offer was begun. A mark that says nothing (power cut) stands for the present offer."""
+    """True if this offer was begun. A mark that says nothing (power cut) is taken for one of the present offer."""
     mark = _mark(stem, "started.json")
     return mark is not None and mark.get("offer", offer) == offer
 
 
 def keeper_of(stem: Path) -> Identity | None:
-    """The keeper that the start mark names, if that was on this boot."""
+    """The keeper that the start mark names, if that was on this boot. Raises OSError."""
     mark = _mark(stem, "started.json") or {}
     process, _, boot = str(mark.get("keeper", "")).rpartition(":")
     return parse_identity(process) if boot and boot == boot_id() else None
-
-
-def remove_old_marks(stem: Path, offer: int) -> None:
-    """Forget start mark and outcome of earlier offers, once the payload says that it is of this one.
-
-    In that order: a keeper that comes late finds its own mark or another offer's payload, never neither.
-    """
-    if any((_mark(stem, part) or {}).get("offer") == offer for part in _MARKS):
-        return
-    for part in _MARKS:  # one that says nothing was judged when its offer was
-        beside(stem, part).unlink(missing_ok=True)
 
 
 def remove_all(stem: Path) -> None:
@@ -127,9 +214,10 @@ def remove_all(stem: Path) -> None:
 
 
 def _mark(stem: Path, part: str) -> dict[str, Any] | None:
+    """None if there is no such mark, an empty one if it says nothing. Raises OSError."""
     try:
         return read_json_object(beside(stem, part))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError):
+    except ValueError:
         return {}

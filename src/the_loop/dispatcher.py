@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from the_loop.core.model import Note, Outcome, Verdict, explain
+from the_loop.handover import HandOver
 from the_loop.outbox import Outbox
 from the_loop.runners.base import Offer, Trace
 
@@ -29,8 +30,12 @@ class StopReport:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    offer: Offer
+    hand_over: HandOver
     task: asyncio.Task[None]
+
+    @property
+    def offer(self) -> Offer:
+        return self.hand_over.offer
 
 
 class Dispatcher:
@@ -89,7 +94,7 @@ class Dispatcher:
         self._pump()
 
     async def stop(self, *, releases: bool = True) -> StopReport:
-        """Hand over nothing more and wait for nothing. Deliveries go on; what was not begun is put back.
+        """Hand over nothing more and wait for nothing. Deliveries go on; what was not begun is queued on disk already.
 
         Without `releases` nothing is written any more: the root is somebody else's.
         """
@@ -100,14 +105,21 @@ class Dispatcher:
         for running in left:
             running.task.cancel()
         await asyncio.gather(*(running.task for running in left), return_exceptions=True)
-        traces = {running.offer: self._outbox.trace(running.offer) for running in left}
-        begun = {offer.ref: offer.key for offer, trace in traces.items() if trace is not Trace.NEVER_BEGUN}
-        abandoned = self._outbox.release_all(begun) if releases else []
-        runs_on = [offer.delivery_id for offer, trace in traces.items() if trace is Trace.RUNNING]
+        traces = {running.offer: self._trace(running.offer) for running in left}
+        begun = [offer for offer, trace in traces.items() if trace is not Trace.NEVER_BEGUN]
+        abandoned = self._outbox.leave_running(begun) if releases else []
+        runs_on = [offer.delivery_id for offer, trace in traces.items() if trace is None or trace.is_under_way]
         return StopReport(tuple(abandoned), tuple(runs_on))
 
+    def _trace(self, offer: Offer) -> Trace | None:
+        """How far the offer is; None where that cannot be found out."""
+        try:
+            return self._outbox.inspect(offer).trace
+        except OSError:
+            return None
+
     def _pump(self) -> None:
-        while self._ready and len(self._running) < self.limit and not self._is_closed and not self.pause_reason:
+        while self._ready and self._slots_taken < self.limit and not self._is_closed and not self.pause_reason:
             ref = next(iter(self._ready))
             del self._ready[ref]
             if ref in self._running:
@@ -123,35 +135,30 @@ class Dispatcher:
             if offer is not None:
                 self._begin(offer, adopted=False)
 
+    @property
+    def _slots_taken(self) -> int:
+        return sum(not running.hand_over.is_out_of_sight for running in self._running.values())
+
     def _begin(self, offer: Offer, *, adopted: bool) -> None:
-        task = asyncio.create_task(self._serve(offer, adopted=adopted))
-        self._running[offer.ref] = _Running(offer, task)
+        hand_over = HandOver(self._outbox, offer, adopted, self._tell, self._pump)
+        self._running[offer.ref] = _Running(hand_over, asyncio.create_task(self._serve(hand_over)))
 
-    async def _serve(self, offer: Offer, *, adopted: bool) -> None:
+    async def _serve(self, hand_over: HandOver) -> None:
+        ref = hand_over.offer.ref
         try:
-            try:
-                outcome = await (self._outbox.adopt if adopted else self._outbox.hand_over)(offer)
-            except Exception as error:  # noqa: BLE001 (the border: a runner that fails costs no attempt)
-                outcome = Outcome(Verdict.UNSTARTABLE, f"unexpected: {type(error).__name__}: {error}")
-            await self._conclude(offer, outcome)
+            outcome = await hand_over.run()
+        except Exception as error:  # noqa: BLE001 (the border: one item costs itself)
+            self._tell(Note("item.failed", {"ref": ref, "reason": explain(error)}))
+            del self._running[ref]
+            self._pump()  # its own turn comes again with the next cycle
+            return
+        except BaseException:
+            del self._running[ref]
+            raise
+        if outcome is not None:
             self._note_start(outcome)
-        finally:
-            del self._running[offer.ref]
-            self.offer(offer.ref)
-
-    async def _conclude(self, offer: Offer, outcome: Outcome) -> None:
-        """Record the outcome, for as long as the disk refuses; the item's queue waits that long."""
-        wait_s = 1.0
-        while True:
-            try:
-                self._outbox.conclude(offer, outcome)
-            except Exception as error:  # noqa: BLE001 (unrecorded, it must not be offered again)
-                reason = f"cannot record an outcome: {explain(error)}, trying again"
-                self._tell(Note("item.failed", {"ref": offer.ref, "reason": reason}))
-                await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, 30.0)
-            else:
-                return
+        del self._running[ref]
+        self.offer(ref)
 
     def _note_start(self, outcome: Outcome) -> None:
         """A receiver that cannot be started at all would refuse everything: pause, growing, until one starts."""

@@ -3,13 +3,15 @@
 The commit order is what the promise rests on. Taking up: payloads, then the ledger, and only then a hand-over.
 Concluding: outcome (written by the keeper), then the ledger, then the files are removed. Whatever is cut off in
 between is found by `recover` and goes on from there.
+
+An offer's number belongs to the bytes of its payload and rises whenever these change. Before it is concluded that an
+offer was never begun, its number is withdrawn under the delivery's lock (`deliveries.withdraw_offer`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from the_loop.core.decide import Decision, close_session, closing_event
@@ -22,18 +24,14 @@ from the_loop.core.ledger import (
     change,
     is_spawn,
     move,
-    rearm,
     settle,
-    versions_that_gave_up,
     withdraw,
 )
-from the_loop.core.model import Event, Kind, Note, Outcome, Verdict, delivery_id, explain
-from the_loop.core.outcomes import Policy, conclude, is_due, without_a_session_to_close
-from the_loop.deliveries import beside, remove_all, stem_of
-from the_loop.durable import read_json_object, to_json_line, write_durably
+from the_loop.core.model import Event, Kind, Note, Outcome, Verdict, delivery_id
+from the_loop.core.outcomes import Policy, conclude, is_due, never_begun, without_a_session_to_close
+from the_loop.deliveries import Deliveries
 from the_loop.ledgers import HeldItem, Ledgers
-from the_loop.runners.base import Offer, Runner, Trace
-from the_loop.state import StateRoot
+from the_loop.runners.base import Offer, Runner, Status
 
 
 class Outbox:
@@ -41,7 +39,7 @@ class Outbox:
 
     def __init__(
         self,
-        root: StateRoot,
+        deliveries: Deliveries,
         ledgers: Ledgers,
         runner: Runner,
         *,
@@ -54,7 +52,7 @@ class Outbox:
         self._runner = runner
         self.policy = policy
         self.delivered = 0  # receipts since the start
-        self._root = root
+        self._deliveries = deliveries
         self._ledgers = ledgers
         self._rules_of = rules_of
         self._tell = tell
@@ -62,31 +60,65 @@ class Outbox:
         self._offers_once = offers_once
         self._offered: set[tuple[str, str]] = set()
 
-    def reconfigure(self, policy: Policy, runner: Runner) -> None:
+    async def reconfigure(self, policy: Policy, runner: Runner) -> None:
         """From now on offers are made under this policy, to this runner; what is under way goes on as it is."""
-        self.policy = policy
-        self._runner = runner
+        before, self._runner, self.policy = self._runner, runner, policy
+        await before.close()
+
+    async def close(self) -> None:
+        """Let go of the runner's connections."""
+        await self._runner.close()
+
+    def prepare(self, offer: Offer) -> bool:
+        """Have the payload say which offer this is; False if there is nothing to hand over any more.
+
+        Raises DeliveryRuns while an earlier offer is still ending, OSError where the files cannot be read or written.
+        """
+        ledger = self._ledgers.get(offer.ref)
+        entry = None if ledger is None else ledger.poll.pending.get(offer.key)
+        if ledger is None or entry is None or entry.offer != offer.number:
+            return False
+        payload = self._deliveries.payload(offer.stem)
+        if payload is None and entry.kind is Kind.CLOSE:
+            payload = closing_event(ledger).to_json(attempt=1, redelivery=False)
+        if payload is None:
+            self._ledgers.save(self._lost(ledger, offer.key))
+            return False
+        present = payload.get("offer")
+        if isinstance(present, int) and present > offer.number:  # other bytes than the ledger knows of
+            self._ledgers.save(never_begun(ledger, offer.key, present))
+            return False
+        self._deliveries.make_ready(offer.stem, {"schema": 1, **payload, **_address(entry)})
+        return True
 
     async def hand_over(self, offer: Offer) -> Outcome:
-        """Start this offer and wait for what becomes of it."""
+        """Start this offer, which is prepared, and wait for what becomes of it."""
         return await self._runner.deliver(offer)
 
     async def adopt(self, offer: Offer) -> Outcome:
         """Wait for an offer that was started before."""
+        if self._offers_once:
+            self._offered.add((offer.ref, offer.key))
         return await self._runner.adopt(offer)
 
-    def trace(self, offer: Offer) -> Trace:
-        """What is known of this offer right now."""
-        return self._runner.inspect(offer).trace
+    def inspect(self, offer: Offer) -> Status:
+        """What is known of this offer right now. Raises OSError."""
+        return self._runner.inspect(offer)
 
     def commit(self, decision: Decision) -> None:
-        """Put a decision on disk, in its order. Raises OSError; what was written before that does no harm."""
-        for event in decision.events:
-            self._write_payload(event)
+        """Put a decision on disk, in its order. Raises OSError; what was written before that does no harm.
+
+        Raises DeliveryRuns where an event that is built anew or withdrawn runs after all: then nothing is decided.
+        """
         if decision.ledger is not None:
+            ref = decision.ledger.ref
+            for key, number in decision.withdrawn.items():
+                self._deliveries.withdraw_offer(self._deliveries.stem(ref, key), number)
+            for event in decision.events:
+                self._write_payload(event, decision.ledger.poll.pending[event.key])
             self._ledgers.save(decision.ledger)
             for key in decision.withdrawn:
-                remove_all(self._stem(decision.ledger.ref, key))
+                self._deliveries.remove(self._deliveries.stem(ref, key))
         for note in decision.notes:
             self._tell(note)
 
@@ -113,7 +145,9 @@ class Outbox:
                 self._reconsider_spawn(ledger, key, entry)
                 return None
             if rules.may_speak(entry.author) or entry.kind in (Kind.CLOSE, Kind.SPAWN):
-                return self._prepare(ledger, key, entry)
+                if self._offers_once:
+                    self._offered.add((ref, key))
+                return self.offer_of(ref, key, entry)
             ledger = self._drop(ledger, key)
         return None
 
@@ -126,7 +160,7 @@ class Outbox:
             return False
         if entry.may_have_arrived:
             return True  # the same bytes again
-        payload = self._payload(ledger.ref, ledger.spawn_key) or {}
+        payload = self._deliveries.payload(self._deliveries.stem(ledger.ref, ledger.spawn_key)) or {}
         return all(rules.may_speak(said.get("author")) for said in payload.get("thread", ()))
 
     def _reconsider_spawn(self, ledger: Ledger, key: str, entry: Pending) -> None:
@@ -138,70 +172,60 @@ class Outbox:
         if after.poll.phase is Phase.STARTING:
             self.commit(close_session(after, str(Dropped.UNAUTHORIZED)))
 
-    def _prepare(self, ledger: Ledger, key: str, entry: Pending) -> Offer | None:
-        """Have the payload say what it has to; None where there is none any more."""
-        if entry.kind is Kind.CLOSE and self._payload(ledger.ref, key) is None:
-            self._write_payload(closing_event(ledger))
-        if not self._refresh_payload(ledger.ref, key, entry):
-            self._ledgers.save(self._lost(ledger, key))
-            return None
-        if self._offers_once:
-            self._offered.add((ledger.ref, key))
-        return self._offer(ledger.ref, key, entry)
-
     def conclude(self, offer: Offer, outcome: Outcome) -> None:
-        """Record what became of a hand-over, then remove its files. Raises OSError if it cannot be recorded."""
-        ref, key = offer.ref, offer.key
+        """Record what became of an offer, then remove its files. Raises OSError if it cannot be recorded.
+
+        Raises DeliveryRuns for an offer that was never begun and is under way after all.
+        """
         try:
-            ledger = self._ledgers.get(ref)
+            ledger = self._ledgers.get(offer.ref)
         except HeldItem:
             return  # its files keep the outcome for the day its ledger is back
-        if ledger is None or key not in ledger.poll.pending:
-            remove_all(offer.stem)
+        if ledger is None or offer.key not in ledger.poll.pending:
+            self._deliveries.remove(offer.stem)
             return
-        after, notes = conclude(ledger, key, outcome, self.policy, self._now())
+        if ledger.poll.pending[offer.key].offer != offer.number:
+            return  # an outcome counts only for the offer that it was given for
+        if self._was_not_begun(offer, outcome):
+            self._deliveries.withdraw_offer(offer.stem, offer.number)
+        after, notes = conclude(ledger, offer.key, outcome, self.policy, self._now())
         if after != ledger:
             self._ledgers.save(after)
         for gone in ledger.poll.pending.keys() - after.poll.pending.keys():
-            remove_all(self._stem(ref, gone))
+            self._deliveries.remove(self._deliveries.stem(offer.ref, gone))
         self.delivered += outcome.verdict is Verdict.DELIVERED
         for note in notes:
             self._tell(note)
         if outcome.verdict is Verdict.UNKNOWN:
-            self._tell(Note("dispatch.uncertain", {"ref": ref, "key": key, "reason": outcome.reason}))
+            self._tell(Note("dispatch.uncertain", {"ref": offer.ref, "key": offer.key, "reason": outcome.reason}))
 
-    def recover(self) -> list[Offer]:
-        """Settle what an earlier life left: outcomes are recorded, what nobody began is offered again.
+    def put_back(self, offer: Offer) -> None:
+        """Record that this offer was never begun. Raises DeliveryRuns, OSError."""
+        ledger = self._ledgers.get(offer.ref)
+        if ledger is None or offer.key not in ledger.poll.pending:
+            return
+        if self._deliveries.payload(offer.stem) is None:
+            after = self._lost(ledger, offer.key)
+        else:
+            number = self._deliveries.withdraw_offer(offer.stem, offer.number)
+            after = without_a_session_to_close(never_begun(ledger, offer.key, number))
+        if after != ledger:
+            self._ledgers.save(after)
 
-        Returns what still runs. Removes files that no pending event stands behind.
+    def leave_running(self, offers: Iterable[Offer]) -> list[str]:
+        """Mark what goes on without us, for a root that is moved; the delivery ids of what was accepted and not begun.
+
+        Best effort: an event that is queued means the same to the next start, which asks the lock.
         """
-        running: list[Offer] = []
-        for ledger in self._ledgers.with_pending():
-            for key in list(ledger.poll.pending):
-                try:
-                    running += self._recover_event(ledger.ref, key)
-                except OSError as error:  # its files keep what is known; its turn comes again
-                    self._tell(Note("item.failed", {"ref": ledger.ref, "reason": explain(error)}))
-        self._remove_orphans()
-        return running
-
-    def release_all(self, begun: Mapping[str, str]) -> list[str]:
-        """Put back what was accepted and not begun; the delivery ids. Events in `begun` (by ref) are marked as such.
-
-        What cannot be written is left as it is: a queued event means the same to the next start.
-        """
+        running = {(offer.ref, offer.key) for offer in offers}
         released = []
         for ledger in self._ledgers.with_pending():
-            after = ledger
             for key, entry in ledger.poll.pending.items():
-                if key == begun.get(ledger.ref):
-                    after = move(after, key, Standing.RUNNING)
+                if (ledger.ref, key) in running:
+                    with suppress(OSError):
+                        self._ledgers.save(move(ledger, key, Standing.RUNNING))
                 elif entry.state in (Standing.QUEUED, Standing.RELEASED):
-                    after = move(after, key, Standing.RELEASED)
                     released.append(delivery_id(ledger.ref, key))
-            if after != ledger:
-                with suppress(OSError):
-                    self._ledgers.save(after)
         return released
 
     def offer_as_it_was(self, ref: str) -> None:
@@ -211,8 +235,13 @@ class Outbox:
         except HeldItem:
             return
         spawn = None if ledger is None else ledger.poll.pending.get(ledger.spawn_key)
-        if ledger is not None and spawn is not None and spawn.state is Standing.RELEASED:
-            self._ledgers.save(move(ledger, ledger.spawn_key, Standing.QUEUED))
+        if ledger is None or spawn is None or spawn.state is not Standing.RELEASED:
+            return
+        payload = self._deliveries.payload(self._deliveries.stem(ref, ledger.spawn_key))
+        said = () if payload is None else payload.get("thread", ())
+        carried = tuple(f"{entry['kind']}:{entry['id']}" for entry in said)  # the ledger may be older than the bytes
+        carries = tuple(key for key in carried if key not in ledger.poll.seen_comments)
+        self._ledgers.save(move(ledger, ledger.spawn_key, Standing.QUEUED, carries=carries))
 
     def _head(self, ledger: Ledger) -> str | None:
         """The first event that is not given up, if its turn has come."""
@@ -236,57 +265,6 @@ class Outbox:
             case _:
                 return False
 
-    def _recover_event(self, ref: str, key: str) -> Iterator[Offer]:
-        ledger = self._ledgers.get(ref)
-        entry = None if ledger is None else ledger.poll.pending.get(key)
-        if ledger is None or entry is None:
-            return
-        if entry.state in (Standing.HELD, Standing.GAVE_UP, Standing.LOST):
-            self._recover_unbegun(ledger, key, entry)
-            return
-        offer = self._offer(ref, key, entry)
-        status = self._runner.inspect(offer)
-        if status.trace is Trace.RUNNING:
-            self._offered.add((ref, key))
-            yield offer
-        elif status.trace is Trace.DONE and status.outcome is not None:
-            self.conclude(offer, status.outcome)
-        elif status.trace is Trace.UNKNOWN:
-            self.conclude(offer, Outcome(Verdict.UNKNOWN, "it was begun, and cut off with its keeper"))
-        else:
-            self._recover_unbegun(ledger, key, entry)
-
-    def _recover_unbegun(self, ledger: Ledger, key: str, entry: Pending) -> None:
-        after = ledger
-        if entry.state is Standing.GAVE_UP:
-            if self.policy.version not in versions_that_gave_up(ledger, key):
-                after = rearm(ledger, key)
-        elif entry.state in (Standing.HELD, Standing.LOST):
-            return
-        elif self._payload(ledger.ref, key) is None:
-            after = self._lost(ledger, key)
-        elif entry.state is Standing.QUEUED or entry.state is Standing.RUNNING:
-            after = move(ledger, key, Standing.RELEASED)
-        after = without_a_session_to_close(after)
-        if after != ledger:
-            self._ledgers.save(after)
-        if entry.state is Standing.GAVE_UP and after != ledger:
-            reason = f"version {self.policy.version} has not tried it yet"
-            self._tell(Note("poll.rearmed", {"ref": ledger.ref, "key": key, "reason": reason}))
-
-    def _remove_orphans(self) -> None:
-        """Files of events that are pending nowhere; those of held items stay, and what still runs is left alone."""
-        wanted = {
-            self._stem(ledger.ref, key).name for ledger in self._ledgers.with_pending() for key in ledger.poll.pending
-        }
-        held = self._ledgers.held()
-        for path in self._root.deliveries.iterdir():
-            stem = stem_of(path)
-            if stem.name in wanted or self._is_of_unknown_ledger(stem, held):
-                continue
-            if self._runner.inspect(Offer("", stem.name, stem, 0, 0)).trace is not Trace.RUNNING:
-                remove_all(stem)
-
     def _lost(self, ledger: Ledger, key: str) -> Ledger:
         """Its payload is gone (the ledger came from another machine): read it again from the thread.
 
@@ -301,57 +279,30 @@ class Outbox:
         ledger = move(ledger, key, Standing.LOST, redelivery=entry.may_have_arrived)
         return without_a_session_to_close(change(ledger, behind=True))
 
-    def _is_of_unknown_ledger(self, stem: Path, held: Mapping[str, str]) -> bool:
-        """True if its item has a ledger that cannot be read: what is pending in it cannot be told."""
-        ref = _ref_in(stem)
-        if ref is None or ref in held:
-            return ref in held
-        try:
-            ledger = self._ledgers.get(ref)
-        except (HeldItem, OSError):
-            return True
-        # it may be readable only since a moment ago, after the pending events were counted
-        return ledger is not None and any(self._stem(ref, key) == stem for key in ledger.poll.pending)
-
     def _drop(self, ledger: Ledger, key: str) -> Ledger:
         """Settle an event whose author may not speak any more."""
         after = settle(ledger, key)
         self._ledgers.save(after)
-        remove_all(self._stem(ledger.ref, key))
+        self._deliveries.remove(self._deliveries.stem(ledger.ref, key))
         self._tell(Note("dispatch.dropped", {"ref": ledger.ref, "key": key, "reason": str(Dropped.UNAUTHORIZED)}))
         return after
 
-    def _offer(self, ref: str, key: str, entry: Pending) -> Offer:
-        stem = self._stem(ref, key)
-        return Offer(ref, key, stem, entry.offer, entry.attempt)
+    def offer_of(self, ref: str, key: str, entry: Pending) -> Offer:
+        """The offer under which this event is pending."""
+        return Offer(ref, key, self._deliveries.stem(ref, key), entry.offer, entry.attempt)
 
-    def _stem(self, ref: str, key: str) -> Path:
-        return self._root.delivery(delivery_id(ref, key))
+    def _write_payload(self, event: Event, entry: Pending) -> None:
+        """Under the lock where the event was offered before. Raises DeliveryRuns, OSError."""
+        payload = {"schema": 1, **event.to_json(attempt=1, redelivery=False), **_address(entry)}
+        self._deliveries.write(self._deliveries.stem(event.ref, event.key), payload)
 
-    def _write_payload(self, event: Event) -> None:
-        content = {"schema": 1, "offer": 1, **event.to_json(attempt=1, redelivery=False)}
-        write_durably(beside(self._stem(event.ref, event.key), "payload.json"), to_json_line(content))
-
-    def _payload(self, ref: str, key: str) -> dict[str, Any] | None:
-        try:
-            return read_json_object(beside(self._stem(ref, key), "payload.json"))
-        except (OSError, ValueError):
-            return None
-
-    def _refresh_payload(self, ref: str, key: str, entry: Pending) -> bool:
-        """Make the payload say which attempt this is; False if there is none that can be read."""
-        payload = self._payload(ref, key)
-        if payload is None:
-            return False
-        present = {**payload, "offer": entry.offer, "attempt": entry.attempt, "redelivery": entry.redelivery}
-        if present != payload:
-            write_durably(beside(self._stem(ref, key), "payload.json"), to_json_line(present))
-        return True
+    def _was_not_begun(self, offer: Offer, outcome: Outcome) -> bool:
+        """True where this was concluded from the lock, and not told by a keeper. Raises OSError."""
+        if outcome.verdict is Verdict.UNSTARTABLE:
+            return not self._deliveries.has_outcome(offer.stem, offer.number)
+        return outcome.verdict is Verdict.NEVER_BEGUN
 
 
-def _ref_in(stem: Path) -> str | None:
-    """The item that a delivery's payload is of."""
-    try:
-        return str(read_json_object(beside(stem, "payload.json")).get("ref"))
-    except (OSError, ValueError):
-        return None
+def _address(entry: Pending) -> dict[str, Any]:
+    """What a payload says of the offer that it is of."""
+    return {"offer": entry.offer, "attempt": entry.attempt, "redelivery": entry.redelivery}

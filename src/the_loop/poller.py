@@ -23,12 +23,14 @@ from the_loop.config import Config, ConfigError
 from the_loop.core.guards import Rules
 from the_loop.core.model import LoopError, Note
 from the_loop.cycle import Cycle
+from the_loop.deliveries import Deliveries
 from the_loop.dispatcher import Dispatcher
 from the_loop.eventlog import Trail, rotate
 from the_loop.heartbeat import Health
 from the_loop.ledgers import Ledgers
 from the_loop.lock import LockBusy, LockHeld, RunLock
 from the_loop.outbox import Outbox
+from the_loop.recovery import Recovery
 from the_loop.state import PIDFILE, StateRoot
 from the_loop.supervision.notify import Notifier
 from the_loop.supervision.sockets import drain, own_socket
@@ -151,8 +153,9 @@ class Poller:
         self._watched = wiring.watch(self._config, setup.root, setup.environ)
         for watched in self._watched:
             watched.last_good_at = self._health.last_good_at(watched.source.name)
+        deliveries = Deliveries(setup.root)
         self._outbox = Outbox(
-            setup.root,
+            deliveries,
             self._ledgers,
             wiring.runner(self._config, setup.root, setup.environ, self._tell),
             policy=wiring.policy(self._config),
@@ -169,7 +172,7 @@ class Poller:
         )
         self._cycle = Cycle(setup.root, self._ledgers, self._outbox, self._dispatcher, tell=self._tell, now=setup.now)
         self._listen()
-        for offer in self._outbox.recover():
+        for offer in Recovery(deliveries, self._ledgers, self._outbox, self._tell).run():
             self._dispatcher.adopt(offer)
         self._beat()
         setup.notifier.ready(self._status())
@@ -230,6 +233,7 @@ class Poller:
             self._tell(Note("poll.attempts_released", {"count": len(report.abandoned)}))
         self._health.next_cycle_at = None
         self._beat(is_last=True)
+        await self._outbox.close()
         await asyncio.gather(*(watched.source.close() for watched in self._watched), return_exceptions=True)
 
     # --- one cycle ---
@@ -331,7 +335,7 @@ class Poller:
                 one.continue_from(old)
         self._watched, self._config = watched, config
         runner = wiring.runner(config, setup.root, setup.environ, self._tell)
-        self._outbox.reconfigure(wiring.policy(config), runner)
+        await self._outbox.reconfigure(wiring.policy(config), runner)
         self._dispatcher.limit = config.routing.max_concurrent_dispatches
         self._dispatcher.resume()
         await asyncio.gather(*(one.source.close() for one in before.values()), return_exceptions=True)

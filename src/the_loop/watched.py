@@ -34,7 +34,7 @@ class Watched:
 
     def continue_from(self, before: Watched) -> None:
         """Take over what is known of the source, under another configuration: it is tried at once."""
-        for name in ("position", "error", "told", "wait_ends_s", "last_good_at", "items", "was_looked_at"):
+        for name in ("cursor", "error", "told", "wait_ends_s", "last_good_at", "items", "was_looked_at"):
             setattr(self, name, getattr(before, name))
 
     def wait_left_s(self, monotonic_s: float) -> float:

@@ -70,6 +70,9 @@ class FakeRunner:
             return status.outcome
         return Outcome(Verdict.NEVER_BEGUN if status.trace is Trace.NEVER_BEGUN else Verdict.UNKNOWN)
 
+    async def close(self) -> None:
+        """Nothing is held open."""
+
     def inspect(self, offer: Offer) -> Status:
         outcome = deliveries.outcome_of(offer.stem, offer.number)
         if outcome is not None:

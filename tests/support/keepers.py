@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from support.processes import LIMIT_S, Child, command, is_alive, wait_until
 from the_loop import runners
 from the_loop.core.model import Outcome
-from the_loop.deliveries import is_locked
+from the_loop.deliveries import claim, is_locked
 from the_loop.runners.base import Offer, Status
 from the_loop.runners.exec import Command, ExecRunner
 
@@ -74,26 +75,32 @@ class Delivery:
         *program: str | Path,
         offer: int = 1,
         limit_s: float = 60,
-        lock: str = "-",
         python: Sequence[str] = ("-X", "utf8", str(KEEPER)),
         workdir: Path | None = None,
     ) -> list[str]:
         """The keeper's command line."""
-        place = (str(self.stem), str(offer), "1", str(limit_s), lock, str(workdir or self.workdir))
+        place = (str(self.stem), str(offer), "1", str(limit_s), str(workdir or self.workdir))
         return [sys.executable, "-I", "-S", *python, *place, *map(str, program)]
 
     def keep(self, *program: str | Path, run: Any = None, **place: Any) -> int:
         """Run the keeper to its end; its exit code. `run` goes to `subprocess.run`."""
         argv = self.argv(*program, **place)
-        done = subprocess.run(argv, timeout=LIMIT_S, check=False, capture_output=True, text=True, **(run or {}))
+        options = {"timeout": LIMIT_S, "capture_output": True, "text": True, **(run or {})}
+        with contextlib.nullcontext() if "stdin" in options else claim(self.stem) as lock:
+            done = subprocess.run(argv, check=False, **{"stdin": lock, **options})
         assert "Traceback" not in done.stderr, done.stderr
         return done.returncode
 
     @contextmanager
     def keeping(self, *program: str | Path, **place: Any) -> Iterator[Child]:
         """A keeper that runs; what it runs is ended at the exit together with it."""
-        with command(self.argv(*program, **place)) as keeper:
+        with claim(self.stem) as lock:
+            keeping = command(self.argv(*program, **place), stdin=lock)
+            keeper = keeping.__enter__()
+        try:
             yield keeper
+        finally:
+            keeping.__exit__(None, None, None)
 
     @property
     def outcome(self) -> tuple[str, str]:

@@ -31,9 +31,11 @@ from the_loop.core.model import Note, Outcome
 from the_loop.core.outcomes import Policy
 from the_loop.cursors import read_cursor
 from the_loop.cycle import Cycle
+from the_loop.deliveries import Deliveries
 from the_loop.dispatcher import Dispatcher, StopReport
 from the_loop.ledgers import Ledgers
 from the_loop.outbox import Outbox
+from the_loop.recovery import Recovery
 from the_loop.runners.base import Offer, Status
 from the_loop.state import StateRoot
 from the_loop.watched import Watched
@@ -125,6 +127,9 @@ class _Present:
     def inspect(self, offer: Offer) -> Status:
         return self.runner.inspect(offer)
 
+    async def close(self) -> None:
+        await self.runner.close()
+
 
 class Life:
     """Ledgers, outbox, dispatcher and cycle of one poller, as `poller.py` puts them together."""
@@ -152,8 +157,9 @@ class Life:
         self.ledgers.load()
         self.rules = rules or make.rules()
         self.watched = [Watched(source, self.rules, read_cursor(root, source.name)) for source in sources]
+        self.deliveries = Deliveries(root)
         self.outbox = Outbox(
-            root,
+            self.deliveries,
             self.ledgers,
             _Present(runner, self.fuse),
             policy=make.policy(**policy),
@@ -177,7 +183,7 @@ class Life:
 
     async def begin(self) -> None:
         """What a start settles of earlier lives."""
-        for offer in self.outbox.recover():
+        for offer in Recovery(self.deliveries, self.ledgers, self.outbox, self.told.append).run():
             self.dispatcher.adopt(offer)
 
     async def cycle(self) -> int:

@@ -32,10 +32,12 @@ from the_loop.config import Config, GithubSection, Polling, Routing, Session
 from the_loop.core.model import Note, Outcome, Verdict
 from the_loop.cursors import read_cursor
 from the_loop.cycle import Cycle
+from the_loop.deliveries import Deliveries
 from the_loop.dispatcher import Dispatcher
 from the_loop.ledgers import Ledgers
 from the_loop.outbox import Outbox
 from the_loop.poller import Poller
+from the_loop.recovery import Recovery
 from the_loop.runners.base import Offer, Status, Trace
 from the_loop.sources.github.client import Client
 from the_loop.sources.github.limits import RateLimiters
@@ -315,8 +317,9 @@ class World:
         )
         with mock.patch.object(wiring, "_source", return_value=source):
             (self.watched,) = wiring.watch(config, self.root, {})
+        self.deliveries = Deliveries(self.root)
         self.outbox = Outbox(
-            self.root,
+            self.deliveries,
             self.ledgers,
             InstantRunner(self.sink, self.fuse),
             policy=wiring.policy(config),
@@ -338,7 +341,7 @@ class World:
         self.poller = Poller.__new__(Poller)
         self.poller._setup = SimpleNamespace(now=self.clock, once=False)  # type: ignore[assignment]
         self.poller._config, self.poller._tell, self.poller._cycle, self.poller._errors = config, tell, cycle, 0
-        for offer in self.outbox.recover():
+        for offer in Recovery(self.deliveries, self.ledgers, self.outbox, self.notes.append).run():
             raise AssertionError(f"{offer} cannot be running")
 
 

@@ -45,7 +45,7 @@ def test_item_that_closes_before_its_spawn_was_begun_gets_neither(state: Standin
 
     decision = decide(ledger, make.view(presence=presence), make.rules())
 
-    assert (decision.events, decision.withdrawn) == ((), ("spawn:1",))
+    assert (decision.events, decision.withdrawn) == ((), {"spawn:1": 1})
     assert (recorded(decision).poll.phase, recorded(decision).poll.pending) == (Phase.ENDED, {})
     assert recorded(decision).poll.seen_comments == frozenset()
 

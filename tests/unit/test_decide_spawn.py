@@ -65,7 +65,7 @@ def test_queued_spawn_when_a_comment_comes_is_rebuilt_and_makes_no_other_event()
     assert carried(decision) == ["comment:1", "comment:2"]
     assert set(recorded(decision).poll.pending) == {"spawn:1"}
     assert recorded(decision).poll.pending["spawn:1"].carries == ("comment:1", "comment:2")
-    assert decision.withdrawn == ()
+    assert decision.withdrawn == {}
 
 
 def test_queued_spawn_when_a_comment_was_deleted_does_not_carry_it_any_more() -> None:
@@ -114,7 +114,7 @@ def test_refused_spawn_is_rebuilt_when_it_is_due_and_only_then(state: Standing) 
     due = decide(ledger, make.view(thread=thread, due=True), make.rules())
     spawn = recorded(due).poll.pending["spawn:1"]
     assert carried(due) == ["comment:1", "comment:2"]
-    assert (spawn.state, spawn.attempt, spawn.offer) == (Standing.QUEUED, 2, 2)
+    assert (spawn.state, spawn.attempt, spawn.offer) == (Standing.QUEUED, 2, 3)
 
 
 GIVEN_UP = {"attempt": 4, "offer": 4, "pause": 900.0, "retry_at": make.NOON}
@@ -147,7 +147,7 @@ def test_given_up_spawn_when_an_authorised_person_writes_starts_over(body: str) 
     decision = decide(ledger, make.view(row, thread=(make.entry(1), row)), make.rules())
 
     spawn = recorded(decision).poll.pending["spawn:1"]
-    assert (spawn.state, spawn.attempt, spawn.offer) == (Standing.QUEUED, 1, 4)
+    assert (spawn.state, spawn.attempt, spawn.offer) == (Standing.QUEUED, 1, 5)
     assert recorded(decision).poll.spawn.attempts == 0
     assert "comment:1" in carried(decision)
     assert "poll.rearmed" in told(decision)
@@ -212,7 +212,7 @@ def test_stop_when_the_spawn_was_not_begun_withdraws_it_without_a_close(state: S
 
     ledger = recorded(decision)
     assert (ledger.poll.phase, ledger.poll.reason, ledger.poll.pending) == (Phase.ENDED, "stopped", {})
-    assert (decision.events, decision.withdrawn) == ((), ("spawn:1",))
+    assert (decision.events, decision.withdrawn) == ((), {"spawn:1": 1})
     assert ledger.poll.seen_comments == {"comment:2"}
 
 
@@ -224,7 +224,7 @@ def test_stop_when_the_spawn_may_have_begun_closes_behind_it(state: Standing) ->
     assert list(recorded(decision).poll.pending) == ["spawn:1", "close:1"]
     assert (recorded(decision).poll.phase, recorded(decision).poll.reason) == (Phase.ENDING, "stopped")
     assert (only_event(decision).key, only_event(decision).reason) == ("close:1", "stopped")
-    assert decision.withdrawn == ()
+    assert decision.withdrawn == {}
 
 
 def test_pause_when_the_spawn_is_pending_is_kept_over_its_rebuilding() -> None:

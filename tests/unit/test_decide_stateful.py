@@ -22,13 +22,13 @@ from support import factories as make
 from the_loop.core.decide import View, decide, wants_thread
 from the_loop.core.guards import read_text
 from the_loop.core.ledger import Ledger, Phase, Standing, decode, encode, move
-from the_loop.core.model import Entry, Event, Note, Outcome, Presence, Verdict
+from the_loop.core.model import Entry, Note, Outcome, Presence, Verdict
 from the_loop.cycle import _is_quiet
 from the_loop.durable import to_json_bytes
 from the_loop.outbox import Outbox
+from the_loop.recovery import Recovery
 from the_loop.runners.base import Offer, Status, Trace
 from the_loop.sources.base import Sighting
-from the_loop.state import StateRoot
 
 BODIES = st.sampled_from(
     [
@@ -66,6 +66,9 @@ class Disk:
     def get(self, ref: str) -> Ledger | None:
         return decode(self.content, ref) if self.content else None
 
+    def held(self) -> dict[str, str]:
+        return {}
+
     def save(self, ledger: Ledger) -> None:
         self.content = to_json_bytes(encode(ledger))
 
@@ -74,28 +77,37 @@ class Disk:
         return [ledger] if ledger is not None and ledger.poll.pending else []
 
 
-class MemoryOutbox(Outbox):
-    """The outbox with its payloads in memory."""
+class MemoryDeliveries:
+    """The payloads in memory; what runs is known to the machine."""
 
-    payloads: dict[str, Event]
+    def __init__(self, payloads: dict[str, dict[str, Any]]) -> None:
+        self.payloads = payloads
 
-    def _payload(self, ref: str, key: str) -> dict[str, Any] | None:
+    def stem(self, ref: str, key: str) -> Path:
         assert ref == make.REF
-        return {} if key in self.payloads else None
+        return Path("/nonexistent") / key
 
-    def _write_payload(self, event: Event) -> None:
-        self.payloads[event.key] = event
+    def stems(self) -> set[Path]:
+        return {self.stem(make.REF, key) for key in self.payloads}
 
-    def _refresh_payload(self, ref: str, key: str, entry: object) -> bool:
-        assert entry is not None
-        return self._payload(ref, key) is not None
+    def payload(self, stem: Path) -> dict[str, Any] | None:
+        return self.payloads.get(stem.name)
 
-    def _remove_orphans(self) -> None:
-        for key in self.payloads.keys() - set(self._pending()):
-            del self.payloads[key]
+    def write(self, stem: Path, payload: dict[str, Any]) -> None:
+        self.payloads[stem.name] = payload
 
-    def _pending(self) -> list[str]:
-        return [key for ledger in self._ledgers.with_pending() for key in ledger.poll.pending]
+    make_ready = write
+
+    def withdraw_offer(self, stem: Path, number: int) -> int:
+        if (payload := self.payload(stem)) is not None:
+            self.write(stem, {**payload, "offer": number + 1})
+        return number + 1
+
+    def has_outcome(self, stem: Path, number: int) -> bool:
+        return False
+
+    def remove(self, stem: Path) -> None:
+        self.payloads.pop(stem.name, None)
 
 
 class Conversation(RuleBasedStateMachine):
@@ -121,16 +133,16 @@ class Conversation(RuleBasedStateMachine):
         self.refusals: Counter[str] = Counter()
         self.gave_up: set[str] = set()
         self.seen_before: frozenset[str] = frozenset()
-        self.payloads: dict[str, Event] = {}
+        self.payloads: dict[str, dict[str, Any]] = {}
         self.outbox = self._new_life()
 
     @property
     def ledger(self) -> Ledger | None:
         return self.disk.get(make.REF)
 
-    def _new_life(self) -> MemoryOutbox:
-        outbox = MemoryOutbox(
-            StateRoot(Path("/nonexistent")),
+    def _new_life(self) -> Outbox:
+        return Outbox(
+            cast("Any", MemoryDeliveries(self.payloads)),
             cast("Any", self.disk),
             cast("Any", _Receiver(self)),
             policy=self.policy,
@@ -138,8 +150,6 @@ class Conversation(RuleBasedStateMachine):
             tell=self.told.append,
             now=lambda: self.now,
         )
-        outbox.payloads = self.payloads
-        return outbox
 
     @initialize(
         author=AUTHORS,
@@ -187,7 +197,7 @@ class Conversation(RuleBasedStateMachine):
     def restart(self, draw: Draw) -> None:
         """The poller goes away and comes back; what it had in memory is lost, the delivery may end meanwhile."""
         if draw(st.booleans()):
-            self.outbox.release_all({make.REF: self.running.key} if self.running else {})
+            self.outbox.leave_running([self.running] if self.running else [])
         fate = draw(st.sampled_from(["goes on", *Verdict]))
         self._recover(None if fate == "goes on" else Outcome(Verdict(fate)))
 
@@ -198,7 +208,7 @@ class Conversation(RuleBasedStateMachine):
     def move_to_another_machine(self, _: Draw) -> None:
         """Only `portable/` comes along, after a stop."""
         if self.running is None:
-            self.outbox.release_all({})
+            self.outbox.leave_running([])
             self.payloads.clear()
             self.cursor, self.owed = 0, True
             self._recover(None)
@@ -277,7 +287,8 @@ class Conversation(RuleBasedStateMachine):
 
     def hand_over(self) -> None:
         if self.running is None:
-            self.running = self.outbox.next(make.REF)
+            offer = self.outbox.next(make.REF)
+            self.running = offer if offer is not None and self.outbox.prepare(offer) else None
 
     def _sighting(self, since: int) -> Sighting | None:
         """What a source tells of the item now; None where it says nothing."""
@@ -333,7 +344,7 @@ class Conversation(RuleBasedStateMachine):
         assert ledger is not None
         if outcome.verdict is Verdict.DELIVERED:
             carries = ledger.poll.pending[offer.key].carries
-            assert {entry.key for entry in self.payloads[offer.key].thread} >= set(carries)
+            assert {f"{entry['kind']}:{entry['id']}" for entry in self.payloads[offer.key]["thread"]} >= set(carries)
             self.handed += [offer.key, *carries]
         self.refusals[offer.key] += outcome.verdict is Verdict.REFUSED
 
@@ -342,7 +353,8 @@ class Conversation(RuleBasedStateMachine):
         if self.running is not None and fate is not None:
             self._arrives(self.running, fate)
         self.outbox = self._new_life()
-        running = self.outbox.recover()
+        deliveries: Any = MemoryDeliveries(self.payloads)
+        running = Recovery(deliveries, cast("Any", self.disk), self.outbox, self.told.append).run()
         assert running in ([], [self.running])
         self.running = running[0] if running else None
         self.ended = None

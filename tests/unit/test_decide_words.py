@@ -175,7 +175,7 @@ def test_stop_keeps_what_may_have_begun_in_front_of_the_close(state: Standing) -
     decision = heard(make.entry(7, STOP), ledger=make.ledger(queue=queue))
 
     assert list(recorded(decision).poll.pending) == ["comment:5", "close:1"]
-    assert decision.withdrawn == ("comment:6",)
+    assert decision.withdrawn == {"comment:6": 1}
 
 
 def test_stop_keeps_what_runs_right_now_in_front_of_the_close() -> None:
@@ -194,7 +194,7 @@ def test_stop_when_an_earlier_offer_of_the_spawn_may_have_arrived_closes() -> No
     decision = decide(make.ledger(Phase.STARTING, queue={"spawn:1": spawn}), make.view(row, thread=[row]), make.rules())
 
     assert (list(recorded(decision).poll.pending), recorded(decision).poll.phase) == (["close:1"], Phase.ENDING)
-    assert decision.withdrawn == ("spawn:1",)
+    assert decision.withdrawn == {"spawn:1": 1}
 
 
 def test_stop_takes_nothing_up_that_came_with_it() -> None:

@@ -60,7 +60,7 @@ async def test_stop_with_five_slow_items_and_four_slots_names_each_of_them(root:
     assert sorted(report.left_running) == [spawn(number) for number in (1, 2, 3, 4)]
     assert report.abandoned == (spawn(5),)
     states = [life.ledger(f"fake:{number}").poll.pending["spawn:1"].state for number in range(1, 6)]
-    assert states == [Standing.RUNNING] * 4 + [Standing.RELEASED]
+    assert states == [Standing.RUNNING] * 4 + [Standing.QUEUED]
 
     await life.die()
     life = Life(root, runner, source)

@@ -124,16 +124,19 @@ def test_many_deliveries_leave_no_descriptor_and_no_child_behind(tmp_path: Path)
         (tmp_path / str(number)).mkdir()
         scenes.append(Scene(tmp_path / str(number)))
     before = len(list(Path("/proc/self/fd").iterdir()))
+    others = set(children_of(os.getpid()))
 
     async def all_at_once() -> list[Outcome]:
-        return await asyncio.gather(*(one.runner("exit 0").deliver(one.offer()) for one in scenes))
+        outcomes = await asyncio.gather(*(one.runner("exit 0").deliver(one.offer()) for one in scenes))
+        async with asyncio.timeout(30):
+            while set(children_of(os.getpid())) - others:  # noqa: ASYNC110 (a keeper ends after its outcome is there)
+                await asyncio.sleep(0.01)
+        return outcomes
 
     outcomes = asyncio.run(all_at_once())
 
     assert {outcome.verdict for outcome in outcomes} == {Verdict.DELIVERED}
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
-    assert children == ""
 
 
 # --- the keeper's place ---
@@ -160,11 +163,11 @@ def test_keeper_leads_a_session_of_its_own_and_carries_no_secret(scene: Scene) -
 
 
 def test_keeper_command_line_is_numbers_paths_and_the_operators_own_words(scene: Scene) -> None:
-    argv = keeper_argv(scene.command("x"), scene.offer(3, attempt=2), 7)
+    argv = keeper_argv(scene.command("x"), scene.offer(3, attempt=2))
 
     assert argv[0] == sys.executable
     assert argv[1:6] == ["-I", "-S", "-X", "utf8", str(KEEPER)]
-    assert argv[6:] == [str(scene.stem), "3", "2", "60", "7", str(scene.workdir), "/bin/sh", "-c", "x"]
+    assert argv[6:] == [str(scene.stem), "3", "2", "60", str(scene.workdir), "/bin/sh", "-c", "x"]
 
 
 # --- looks and offers ---

@@ -12,6 +12,7 @@ import pytest
 
 from support.keepers import HURRIED, Delivery, ends, tell
 from support.processes import command, end, is_alive
+from the_loop.deliveries import claim
 from the_loop.processes import boot_id, identity_of, parse_identity
 
 SH = ("/bin/sh", "-c")
@@ -224,7 +225,7 @@ def test_keeper_beside_another_that_has_the_lock_refuses(delivery: Delivery) -> 
         delivery.pid()
         descriptor = os.open(delivery.file("lock"), os.O_RDWR)
         try:
-            code = delivery.keep(*SH, "echo ran > runs", lock=str(descriptor), run={"pass_fds": [descriptor]})
+            code = delivery.keep(*SH, "echo ran > runs", run={"stdin": descriptor})
         finally:
             os.close(descriptor)
 
@@ -259,7 +260,7 @@ def test_two_keepers_at_one_instant_run_the_command_once(delivery: Delivery) -> 
         for part in ("started.json", "outcome.json"):
             delivery.file(part).unlink(missing_ok=True)
         argv = delivery.argv(*SH, f"echo ran >> runs{number}", offer=number)
-        with command(argv) as one, command(argv) as other:
+        with claim(delivery.stem) as lock, command(argv, stdin=lock) as one, command(argv, stdin=lock) as other:
             codes = sorted(child.process.wait(30) for child in (one, other))
 
         assert codes == [0, 75]

@@ -15,6 +15,7 @@ import pytest
 
 from support.keepers import Delivery
 from support.processes import command, in_private_mounts, traced, wait_until
+from the_loop.deliveries import claim
 
 SH = ("/bin/sh", "-c")
 
@@ -48,7 +49,7 @@ open("fds", "w").write(" ".join(sorted(found)) + "\\n")
     try:
         fcntl.flock(descriptors[1], fcntl.LOCK_EX)
         program = (sys.executable, "-I", "-S", "-c", script)
-        assert delivery.keep(*program, lock=str(descriptors[1]), run={"pass_fds": descriptors}) == 0
+        assert delivery.keep(*program, run={"pass_fds": descriptors, "stdin": descriptors[1]}) == 0
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
@@ -154,11 +155,12 @@ def test_start_mark_that_cannot_be_written_is_taken_back(delivery: Delivery) -> 
 
 
 SMALL_DISK = """
-    mount -t tmpfs -o size=64k tmpfs "$1" && cp "$2" "$1/x.payload.json" && : > "$1/x.lock" && cd "$1" || exit 9
+    mount -t tmpfs -o size=64k tmpfs "$1" && cp "$2" "$1/x.payload.json" && exec 3<> "$1/x.lock" && cd "$1" || exit 9
     room=$3 log=$4
     shift 4
     { until [ -e "$room" ]; do sleep 0.02; done; rm fill; } &
-    "$@" >> "$log" 2>&1
+    flock 3
+    "$@" <&3 >> "$log" 2>&1
     echo "keeper $?"
     cat x.outcome.json
     echo
@@ -187,9 +189,9 @@ def test_outcome_on_a_full_disk_is_written_when_there_is_room(delivery: Delivery
 
 
 def test_order_is_mark_then_command_then_outcome_each_flushed(delivery: Delivery) -> None:
-    lines = traced(
-        delivery.argv("/bin/sh", "-c", "exit 0"), delivery.folder / "log", "openat,fsync,rename,execve,unlink"
-    )
+    argv = delivery.argv("/bin/sh", "-c", "exit 0")
+    with claim(delivery.stem) as lock:
+        lines = traced(argv, delivery.folder / "log", "openat,fsync,rename,execve,unlink", stdin=lock)
 
     folder = re.escape(str(delivery.stem.parent))
     steps = [

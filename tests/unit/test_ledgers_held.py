@@ -16,9 +16,11 @@ import pytest
 from support.processes import python_argv, traced
 from support.shelf import LONG, REF, Shelf, ledger, tree
 from the_loop import ledgers as ledgers_module
+from the_loop.deliveries import Deliveries
 from the_loop.durable import to_json_bytes
 from the_loop.ledgers import HeldItem
 from the_loop.outbox import Outbox
+from the_loop.recovery import Recovery
 from the_loop.runners.base import Status, Trace
 
 
@@ -218,10 +220,9 @@ def test_ledger_that_cannot_be_told_at_a_start_keeps_its_deliveries(
 
         nothing: Any = None
         runner: Any = SimpleNamespace(inspect=lambda _: Status(Trace.UNKNOWN))
-        outbox = Outbox(
-            shelf.root, again, runner, policy=nothing, rules_of=lambda _: None, tell=shelf.notes.append, now=lambda: 0.0
-        )
-        outbox.recover()
+        deliveries, tell = Deliveries(shelf.root), shelf.notes.append
+        outbox = Outbox(deliveries, again, runner, policy=nothing, rules_of=lambda _: None, tell=tell, now=lambda: 0.0)
+        Recovery(deliveries, again, outbox, tell).run()
 
     left = {path.name.removeprefix(stem.name) for path in shelf.root.deliveries.iterdir()}
     assert left == {".payload.json", ".started.json", ".outcome.json"}

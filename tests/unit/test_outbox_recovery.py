@@ -19,7 +19,6 @@ from support.life import (
     quick_root,
 )
 from the_loop import deliveries
-from the_loop.core.decide import Decision
 from the_loop.core.ledger import Phase, Standing
 from the_loop.core.model import Event, Outcome, Presence
 from the_loop.runners.base import Offer, Trace
@@ -116,7 +115,7 @@ async def test_start_when_a_delivery_was_killed_too_holds_it_where_that_is_confi
 
     assert runner.ids() == [SPAWN, ONE]
     assert life.ledger(REF).poll.pending["comment:1"].state is Standing.HELD
-    assert life.ledger(REF).poll.pending["comment:2"].state is Standing.RELEASED
+    assert life.ledger(REF).poll.pending["comment:2"].state is Standing.QUEUED
 
 
 @in_loop
@@ -128,7 +127,7 @@ async def test_start_when_nothing_had_begun_offers_it_with_the_budget_it_had(roo
     await life.cycle()
 
     life = await next_life(life, root, runner, source)
-    assert {entry.state for entry in life.ledger(REF).poll.pending.values()} == {Standing.RELEASED}
+    assert {entry.state for entry in life.ledger(REF).poll.pending.values()} == {Standing.QUEUED}
     await life.cycle()
 
     assert runner.ids() == [SPAWN, ONE, TWO]
@@ -245,7 +244,8 @@ async def test_uncertain_spawn_is_offered_with_the_same_bytes_and_what_came_sinc
 async def test_orphans_are_removed_at_the_start(root: StateRoot) -> None:
     runner, source = FakeRunner(), FakeSource()
     life = await live_item(root, runner, source)
-    life.outbox.commit(Decision(None, (an_event("comment:77"),)))
+    event = an_event("comment:77")
+    life.deliveries.write(life.deliveries.stem(REF, event.key), event.to_json(attempt=1, redelivery=False))
     stem = root.delivery(f"{REF}/comment:78")
     for part in ("started.json", "outcome.json", "lock"):
         deliveries.beside(stem, part).write_text("{}")
@@ -295,7 +295,7 @@ async def test_files_of_a_delivery_that_still_runs_are_left_alone_though_nothing
     life = Life(root, runner, FakeSource("other"))
     await life.begin()
 
-    assert life.outbox.trace(offer_of(root, ONE)) is Trace.RUNNING
+    assert life.outbox.inspect(offer_of(root, ONE)).trace is Trace.RUNNING
     assert any(name.endswith("comment,1.payload.json") for name in files_of(root))
 
 

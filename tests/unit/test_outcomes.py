@@ -209,10 +209,27 @@ def test_unstartable_is_a_new_offer_of_the_same_standing(state: Standing) -> Non
     assert (entry_of(ledger).state, entry_of(ledger).offer, told) == (state, 2, [])
 
 
-def test_never_begun_changes_nothing() -> None:
-    before = comment(Standing.RUNNING, unknown=1)
+@pytest.mark.parametrize(
+    ("before", "redelivery", "after"),
+    [
+        (Standing.QUEUED, False, Standing.QUEUED),
+        (Standing.RUNNING, False, Standing.RELEASED),
+        (Standing.RUNNING, True, Standing.UNCERTAIN),
+        (Standing.UNCERTAIN, True, Standing.UNCERTAIN),
+        (Standing.LATER, False, Standing.LATER),
+    ],
+)
+def test_never_begun_is_a_new_offer_and_keeps_the_mark_of_an_earlier_one(
+    before: Standing, redelivery: bool, after: Standing
+) -> None:
+    ledger, told = run(comment(before, unknown=1, redelivery=redelivery), "comment:1", Verdict.NEVER_BEGUN)
 
-    assert run(before, "comment:1", Verdict.NEVER_BEGUN) == (before, [])
+    entry = entry_of(ledger)
+    assert (entry.state, entry.offer, entry.unknown, entry.redelivery, told) == (after, 2, 1, redelivery, [])
+
+
+def test_never_begun_spawn_is_built_anew_unless_an_earlier_offer_may_have_arrived() -> None:
+    assert entry_of(run(spawn(), "spawn:1", Verdict.NEVER_BEGUN)[0], "spawn:1").state is Standing.RELEASED
 
 
 # --- unknown -------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ A whole thread is read only where it is needed (`wants_thread`); everywhere else
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -75,7 +75,7 @@ class Decision:
 
     ledger: Ledger | None
     events: tuple[Event, ...] = ()
-    withdrawn: tuple[str, ...] = ()
+    withdrawn: Mapping[str, int] = field(default_factory=dict)  # by key: the offer that must not begin any more
     notes: tuple[Note, ...] = ()
 
 
@@ -92,7 +92,8 @@ def decide(ledger: Ledger | None, view: View, rules: Rules) -> Decision:
         decision = replace(decision, ledger=decision.ledger or present, notes=(*renames, *decision.notes))
     if decision.ledger is None:
         return decision
-    withdrawn = tuple(key for key in ledger.poll.pending if key not in decision.ledger.poll.pending)
+    left = decision.ledger.poll.pending
+    withdrawn = {key: entry.offer for key, entry in ledger.poll.pending.items() if key not in left}
     return replace(decision, withdrawn=withdrawn)
 
 
@@ -209,7 +210,7 @@ def _build_spawn(ledger: Ledger, item: WorkItem, view: View, rules: Rules) -> De
         author = item.author if rules.may_speak(item.author) else None  # else a person's word started it
         ledger = accept(ledger, key, author, keys)
     else:
-        ledger = move(ledger, key, Standing.QUEUED, carries=keys)
+        ledger = move(ledger, key, Standing.QUEUED, carries=keys, offer=before.offer + 1)
     event = Event(
         ref=item.ref,
         key=key,

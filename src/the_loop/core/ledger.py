@@ -79,6 +79,11 @@ class Standing(StrEnum):
         """True if the receiver may have got it: the same bytes are offered again, nothing is rebuilt or withdrawn."""
         return self in (Standing.RUNNING, Standing.UNCERTAIN, Standing.HELD)
 
+    @property
+    def is_offered(self) -> bool:
+        """True while the event is on its way: it may be handed over, or may have been."""
+        return self not in (Standing.HELD, Standing.GAVE_UP, Standing.LOST)
+
 
 class Notice(StrEnum):
     """How far the notice is that an event was given up (`polling.reportGiveUps`)."""

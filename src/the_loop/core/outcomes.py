@@ -70,7 +70,21 @@ def _conclude(
         case Verdict.UNSTARTABLE:
             return move(ledger, key, entry.state, offer=entry.offer + 1), ()
         case Verdict.NEVER_BEGUN:
-            return ledger, ()
+            return never_begun(ledger, key, entry.offer + 1), ()
+
+
+def never_begun(ledger: Ledger, key: str, number: int) -> Ledger:
+    """The ledger once it is certain that this offer never begins; `number` is that of the next one.
+
+    A spawn is built anew from its thread first, unless an earlier offer of it may have arrived.
+    """
+    entry = ledger.poll.pending[key]
+    state = entry.state
+    if entry.redelivery and state in (Standing.QUEUED, Standing.RUNNING):
+        state = Standing.UNCERTAIN
+    elif state is Standing.RUNNING or (state is Standing.QUEUED and is_spawn(key)):
+        state = Standing.RELEASED
+    return move(ledger, key, state, offer=number)
 
 
 def is_due(entry: Pending, now: float) -> bool:

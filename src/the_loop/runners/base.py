@@ -29,12 +29,18 @@ class Offer:
 
 
 class Trace(StrEnum):
-    """What an earlier life left of an offer."""
+    """How far an offer is."""
 
-    NEVER_BEGUN = "never-begun"
+    NEVER_BEGUN = "never-begun"  # and it will not begin any more
+    ACCEPTED = "accepted"  # it will begin, or is beginning
     RUNNING = "running"
     DONE = "done"
-    UNKNOWN = "unknown"
+    UNKNOWN = "unknown"  # begun, and its end was not recorded
+
+    @property
+    def is_under_way(self) -> bool:
+        """True while nothing can be concluded."""
+        return self in (Trace.ACCEPTED, Trace.RUNNING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,4 +59,7 @@ class Runner(Protocol):
         """Wait for an offer that an earlier poller started."""
 
     def inspect(self, offer: Offer) -> Status:
-        """What became of this offer, without waiting."""
+        """What became of this offer, without waiting. Raises OSError where that cannot be found out."""
+
+    async def close(self) -> None:
+        """Let go of connections; deliveries go on, and a start that is under way may still happen."""

@@ -1,8 +1,8 @@
 """The `exec` runner: the operator's command, once per event, under a keeper that outlives the poller.
 
-The poller takes the delivery's lock and hands the descriptor to the keeper as it starts it: there is no moment at
-which a delivery that will begin looks as if it never had. What became of it is read from the keeper's files, by
-whoever asks.
+The delivery's lock is the keeper's standard input. It is taken before the keeper is asked for, and held from then on
+until the keeper has ended, whoever starts it and whatever becomes of the poller: a lock that is held means accepted
+or running, a free one without a start mark means never begun, and never to begin.
 """
 
 from __future__ import annotations
@@ -12,23 +12,22 @@ import contextlib
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from the_loop.backoff import growing
 from the_loop.core.model import Note, Outcome, Verdict
-from the_loop.deliveries import is_locked, is_started, keeper_of, locked, outcome_of, remove_old_marks
+from the_loop.deliveries import DeliveryRuns, claim, is_locked, is_started, keeper_of, outcome_of, remove_old_marks
+from the_loop.manager import UNIT_EXISTS, ManagerError, NoAnswer, NoManager, Refused
 from the_loop.processes import pinned
 from the_loop.runners.base import Offer, Status, Trace
 from the_loop.runners.keeper import passed_on
-from the_loop.runners.units import Units, is_name_taken, is_no_manager
+from the_loop.runners.units import Units
 
 KEEPER: Final = Path(__file__).with_name("keeper.py")
-_LOOK_AGAIN_S: Final = 0.1
-_LOOK_SOON_S: Final = 0.01
-_BEGINS_WITHIN_S: Final = 30.0
+_WAITS_S: Final = (0.002, 0.25)  # a keeper is there within milliseconds, or the manager is slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +41,10 @@ class Command:
     output: Path | None
 
 
+class CannotStart(Exception):
+    """Nothing was started; the message says why."""
+
+
 class ExecRunner:
     """Runs `command` for every offer, in a unit of its own where there are `units`. Satisfies `runners.base.Runner`."""
 
@@ -51,89 +54,134 @@ class ExecRunner:
         self._command = command
         self._units = units
         self._tell = tell
+        self._said_no_manager = False
 
     async def deliver(self, offer: Offer) -> Outcome:
-        with locked(offer.stem) as lock_fd:
-            if lock_fd is None:
-                return await self.adopt(offer)
-            remove_old_marks(offer.stem, offer.number)
-            problem = await self._start_unit(offer, lock_fd)
-            keeper = 0
-            if problem is None:
-                try:
-                    keeper = _start(self._command, offer, lock_fd)
-                except (OSError, ValueError) as error:
-                    return Outcome(Verdict.UNSTARTABLE, f"cannot start a keeper: {error}")
-        if problem is None:
-            problem = f"the keeper ended with {await _exit_code(keeper)} before it began, see logs/output.log"
-        return await self._watch(offer, problem)
-
-    async def _start_unit(self, offer: Offer, lock_fd: int) -> str | None:
-        """Ask the manager for a unit: what it complains of, or nothing. None where there is no manager (any more)."""
-        if self._units is None:
-            return None
-        argv = keeper_argv(self._command, offer, None)
-        finished = await self._units.start(offer, argv, limit_s=self._command.limit_s, lock_fd=lock_fd)
-        if finished.is_good or is_name_taken(finished):
-            return ""
-        if not is_no_manager(finished):
-            return finished.problem
-        if self._units is not None:
-            if self._units.is_only_way:
-                return f"the user's service manager does not answer: {finished.problem}"
-            self._units = None
-            self._tell(Note("dispatch.no_manager", {"reason": finished.problem}))
-        return None
-
-    async def _watch(self, offer: Offer, problem: str) -> Outcome:
-        """What becomes of an offer that was just started; `problem` is why it may not have been."""
-        until = time.monotonic() + (0 if problem else _BEGINS_WITHIN_S)
-        while self.inspect(offer).trace is Trace.NEVER_BEGUN and time.monotonic() < until:  # noqa: ASYNC110 (as in adopt)
-            await asyncio.sleep(_LOOK_SOON_S)  # a unit's keeper is about to take the lock
+        keeper = _Started()
+        lock_fd = await _claimed(offer.stem)
+        try:
+            if _by_marks(offer).trace is Trace.NEVER_BEGUN:
+                remove_old_marks(offer.stem, offer.number)
+                keeper = await self._start(offer, lock_fd)
+        except CannotStart as error:
+            return Outcome(Verdict.UNSTARTABLE, str(error))
+        finally:
+            os.close(lock_fd)
         outcome = await self.adopt(offer)
         if outcome.verdict is Verdict.NEVER_BEGUN:
-            return Outcome(Verdict.UNSTARTABLE, problem or "its unit ended before it began, see the journal")
+            return Outcome(Verdict.UNSTARTABLE, f"the keeper ended before it began, see {await keeper.last_words()}")
         return outcome
 
     async def adopt(self, offer: Offer) -> Outcome:
-        while (inspect := self.inspect(offer)).trace is Trace.RUNNING:
-            await _keeper_ends(offer.stem)
-        if inspect.outcome is not None:
-            return inspect.outcome
-        if inspect.trace is Trace.NEVER_BEGUN:
+        waits_s = growing(*_WAITS_S)
+        while (status := self.inspect(offer)).trace.is_under_way:
+            if not await _keeper_ended(offer.stem):
+                await asyncio.sleep(next(waits_s))  # it is accepted, or it is ending: the lock tells
+        if (keeper := keeper_of(offer.stem)) is not None:
+            _reap_later(keeper.pid)  # a poller that was executed again is its parent still
+        if status.outcome is not None:
+            return status.outcome
+        if status.trace is Trace.NEVER_BEGUN:
             return Outcome(Verdict.NEVER_BEGUN)
         return Outcome(Verdict.UNKNOWN, "it was begun, and its keeper is gone without an outcome")
 
     def inspect(self, offer: Offer) -> Status:
-        # NB: the lock is asked before the outcome is read, else a keeper could write and end in between
-        running = is_locked(offer.stem)
-        outcome = outcome_of(offer.stem, offer.number)
-        if outcome is not None:
-            return Status(Trace.DONE, outcome)
-        if running:
-            return Status(Trace.RUNNING)
-        return Status(Trace.UNKNOWN if is_started(offer.stem, offer.number) else Trace.NEVER_BEGUN)
+        # NB: the lock is asked before the marks are read, else a keeper could begin, or write and end, in between
+        is_held = is_locked(offer.stem)
+        status = _by_marks(offer)
+        if not is_held or status.trace is Trace.DONE:
+            return status
+        return Status(Trace.ACCEPTED if status.trace is Trace.NEVER_BEGUN else Trace.RUNNING)
+
+    async def close(self) -> None:
+        if self._units is not None:
+            self._units.close()
+
+    async def _start(self, offer: Offer, lock_fd: int) -> _Started:
+        """Ask for a keeper. Raises CannotStart where it is certain that none was started."""
+        if self._units is not None:
+            try:
+                return await self._start_unit(self._units, offer, lock_fd)
+            except NoManager as error:
+                if self._units.is_only_way:
+                    raise CannotStart(str(error)) from error
+                self._say_no_manager(error)
+            except ManagerError as error:
+                raise CannotStart(str(error)) from error
+        try:
+            return _Started(exit_code=_reap_later(_spawn(self._command, offer, lock_fd)))
+        except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
+            raise CannotStart(f"cannot start a keeper: {error}") from error
+
+    async def _start_unit(self, units: Units, offer: Offer, lock_fd: int) -> _Started:
+        argv = keeper_argv(self._command, offer)
+        started = _Started(unit=units.name(offer))
+        try:
+            await units.start(offer, argv, limit_s=self._command.limit_s, lock_fd=lock_fd)
+        except NoAnswer:
+            return started  # accepted or not: the lock tells
+        except Refused as error:
+            if error.name != UNIT_EXISTS:
+                raise
+            while await units.is_loaded(offer):  # noqa: ASYNC110 (there is no event to wait for)
+                await asyncio.sleep(_WAITS_S[1])  # of an earlier version: without the lock it does not begin
+        self._said_no_manager = False
+        return started
+
+    def _say_no_manager(self, error: NoManager) -> None:
+        if not self._said_no_manager:
+            self._said_no_manager = True
+            self._tell(Note("dispatch.no_manager", {"reason": error.problem}))
 
 
-def keeper_argv(command: Command, offer: Offer, lock_fd: int | None) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class _Started:
+    """A keeper that was asked for: in a unit, as our child, or already before."""
+
+    exit_code: asyncio.Future[int] | None = None
+    unit: str = ""
+
+    async def last_words(self) -> str:
+        """Where to read why a keeper ended that left no mark."""
+        if self.exit_code is not None:
+            return f"logs/output.log (exit status {await self.exit_code})"
+        return f"`journalctl --user -u {self.unit}`" if self.unit else "the log"
+
+
+def keeper_argv(command: Command, offer: Offer) -> list[str]:
     """The keeper's command line: numbers, derived paths, and what the operator wrote. Nothing from outside."""
-    lock = "-" if lock_fd is None else str(lock_fd)
-    place = (str(offer.stem), str(offer.number), str(offer.attempt), str(command.limit_s), lock, str(command.workdir))
+    place = (str(offer.stem), str(offer.number), str(offer.attempt), str(command.limit_s), str(command.workdir))
     return [sys.executable, "-I", "-S", "-X", "utf8", str(KEEPER), *place, *command.argv]
 
 
-def _start(command: Command, offer: Offer, lock_fd: int) -> int:
-    """Execute a keeper that leads a session of its own and has the lock; its pid."""
+def _by_marks(offer: Offer) -> Status:
+    """What the keeper of this offer wrote. Raises OSError."""
+    outcome = outcome_of(offer.stem, offer.number)
+    if outcome is not None:
+        return Status(Trace.DONE, outcome)
+    return Status(Trace.UNKNOWN if is_started(offer.stem, offer.number) else Trace.NEVER_BEGUN)
+
+
+async def _claimed(stem: Path) -> int:
+    """The delivery's lock, once it is free: the unit of an earlier offer may still be ending."""
+    waits_s = growing(*_WAITS_S)
+    while True:
+        with contextlib.suppress(DeliveryRuns), claim(stem) as descriptor:
+            return os.dup(descriptor)
+        await asyncio.sleep(next(waits_s))
+
+
+def _spawn(command: Command, offer: Offer, lock_fd: int) -> int:
+    """Execute a keeper that leads a session of its own and has the lock as standard input; its pid."""
     with contextlib.ExitStack() as stack:
-        actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
+        actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_DUP2, lock_fd, 0)]
         if command.output is not None:
             output = stack.enter_context(command.output.open("ab")).fileno()
             os.fchmod(output, 0o600)
             actions += [(os.POSIX_SPAWN_DUP2, output, 1), (os.POSIX_SPAWN_DUP2, output, 2)]
-        os.set_inheritable(lock_fd, True)
         return os.posix_spawn(
             sys.executable,
-            keeper_argv(command, offer, lock_fd),
+            keeper_argv(command, offer),
             passed_on(command.environment),
             file_actions=actions,
             setsid=True,
@@ -142,26 +190,37 @@ def _start(command: Command, offer: Offer, lock_fd: int) -> int:
         )
 
 
-async def _exit_code(pid: int) -> int:
-    """Wait for a child without a thread: its pidfd becomes readable. Reaps it, unless the wait is cancelled."""
-    with contextlib.closing(_Pidfd(os.pidfd_open(pid))) as pidfd:
-        await pidfd.is_readable()
+def _reap_later(pid: int) -> asyncio.Future[int] | None:
+    """Take a child's exit code once it has ended, without a thread; None where there is no such child."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[int] = loop.create_future()
     try:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])  # noqa: ASYNC222 (it has ended)
-    except ChildProcessError:
-        return 0  # reaped by whoever had SIGCHLD ignored; its files tell what matters
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        pidfd = os.pidfd_open(pid)
+    except (ChildProcessError, ProcessLookupError):
+        return None
+
+    def reap() -> None:
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
+        with contextlib.suppress(ChildProcessError):
+            ended.set_result(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+    loop.add_reader(pidfd, reap)
+    return ended
 
 
-async def _keeper_ends(stem: Path) -> None:
-    """Return when the keeper of this delivery has ended, or soon, where it cannot be seen yet."""
+async def _keeper_ended(stem: Path) -> bool:
+    """Return once the keeper that the start mark names has ended; False at once if there is none to wait for."""
     keeper = keeper_of(stem)
-    if keeper is not None:
-        with pinned(keeper) as descriptor:
-            if descriptor is not None:
-                with contextlib.closing(_Pidfd(os.dup(descriptor))) as pidfd:
-                    await pidfd.is_readable()
-                    return
-    await asyncio.sleep(_LOOK_AGAIN_S)
+    if keeper is None:
+        return False
+    with pinned(keeper) as descriptor:
+        if descriptor is None:
+            return False
+        with contextlib.closing(_Pidfd(os.dup(descriptor))) as pidfd:
+            await pidfd.is_readable()
+    return True
 
 
 class _Pidfd:

@@ -1,7 +1,8 @@
 """The keeper: the small process that one delivery runs under, and that outlives the poller.
 
 It is executed by path (`python -I -S keeper.py …`) and imports nothing of ours, so that it starts fast and goes on
-through an upgrade. In this order: hold `<stem>.lock`; create `<stem>.started.json` (`O_EXCL`: one start for each
+through an upgrade. Its standard input is `<stem>.lock`, locked by the poller that asked for it. In this order: make
+sure of that lock, and keep it; create `<stem>.started.json` (`O_EXCL`: one start for each
 offer, whoever asks); start the command in a group of its own with the payload as stdin; write
 `<stem>.outcome.json` durably, however long the disk refuses; end what the command left in its group.
 
@@ -23,7 +24,6 @@ import time
 from collections.abc import Mapping
 
 GRACE_S = 10.0  # between TERM and KILL
-LOCK_WITHIN_S = 60.0  # whoever asked for our unit lets go of the lock by then
 RETRY_S = 1.0  # between two tries to write the outcome
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -41,15 +41,15 @@ VALUE_LIMIT = 4096  # characters of one environment value
 
 
 def main(arguments: list[str]) -> int:
-    """`STEM OFFER ATTEMPT LIMIT_S LOCK_FD WORKDIR COMMAND …`; LOCK_FD is `-` where the keeper takes the lock itself."""
-    stem, offer, attempt, limit_s, lock_fd, workdir, *command = arguments
+    """`STEM OFFER ATTEMPT LIMIT_S WORKDIR COMMAND …`, with the delivery's lock as standard input."""
+    stem, offer, attempt, limit_s, workdir, *command = arguments
     signal.pthread_sigmask(signal.SIG_BLOCK, (*STOP_SIGNALS, signal.SIGCHLD))
     for number in (*STOP_SIGNALS, signal.SIGCHLD, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)  # whoever started the poller may have had them ignored
     os.chdir("/")
     mark = {"schema": 1, "offer": int(offer), "attempt": int(attempt), "keeper": identity()}
     try:
-        hold(stem, lock_fd)
+        hold(stem)
         check_offer(stem, int(offer))
         create(f"{stem}.started.json", mark)
         payload = check_offer(stem, int(offer), mark=f"{stem}.started.json")
@@ -61,6 +61,10 @@ def main(arguments: list[str]) -> int:
     if pid:
         end_group(pid)
     return 0
+
+
+class CannotFork(Exception):
+    """Nothing was begun: the system gave no process."""
 
 
 class LateKeeper(Exception):
@@ -88,33 +92,39 @@ def check_offer(stem: str, offer: int, mark: str = "") -> dict[str, object]:
 def run(
     command: list[str], workdir: str, payload: str, environment: dict[str, str], limit_s: float
 ) -> tuple[dict[str, str], int]:
-    """Start the command and wait: the outcome, and the command's group (0 if it never ran)."""
-    pid, failure = start(command, workdir, payload, environment)
+    """Start the command and wait: the outcome, and the command's group (0 if there is none to end)."""
+    try:
+        pid, failure = start(command, workdir, payload, environment)
+    except CannotFork as error:
+        return {"outcome": "unstartable", "reason": str(error)}, 0
     if failure:
         os.waitpid(pid, 0)
         return {"outcome": "unstartable", "reason": failure}, 0
     until = time.monotonic() + limit_s
     while True:
         info = signal.sigtimedwait((*STOP_SIGNALS, signal.SIGCHLD), max(0.0, until - time.monotonic()))
-        status = ended(pid)
-        if status is not None:
-            return judge(status), pid
+        how = ended(pid)
+        if how is not None:
+            return judge(*how), pid
         if info is None:
             end_group(pid)
-            return {"outcome": "refused", "reason": f"did not end within {limit_s:.0f} s"}, pid
+            return {"outcome": "refused", "reason": f"did not end within {limit_s:.0f} s"}, 0
         if info.si_signo in STOP_SIGNALS:
             end_group(pid)
-            return {"outcome": "unknown", "reason": f"told to stop by {name(info.si_signo)}"}, pid
+            return {"outcome": "unknown", "reason": f"told to stop by {name(info.si_signo)}"}, 0
 
 
 def start(command: list[str], workdir: str, payload: str, environment: dict[str, str]) -> tuple[int, str]:
     """Fork and execute; the second value says why the command could not be started, or is empty."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
     encoded = {to_bytes(key): to_bytes(value) for key, value in environment.items()}
-    told, tell = os.pipe()  # closed by a successful exec
     keeper = os.getpid()
-    pid = os.fork()
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
+        told, tell = os.pipe()  # closed by a successful exec
+        pid = os.fork()
+    except OSError as error:
+        raise CannotFork(f"cannot start a process for the command: {error.strerror or error}") from error
     if pid == 0:
         place = f"payload '{payload}'"
         try:
@@ -140,13 +150,11 @@ def start(command: list[str], workdir: str, payload: str, environment: dict[str,
         return pid, pipe.read().decode()
 
 
-def judge(status: int) -> dict[str, str]:
-    """The outcome that an exit status stands for."""
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        outcome = "unknown" if number in FROM_OUTSIDE else "refused"
-        return {"outcome": outcome, "reason": f"killed by {name(number)}"}
-    code = os.WEXITSTATUS(status)
+def judge(how: int, code: int) -> dict[str, str]:
+    """The outcome that the end of the command means. `how` is one of `os.CLD_*`, `code` its exit status or signal."""
+    if how != os.CLD_EXITED:
+        outcome = "unknown" if code in FROM_OUTSIDE else "refused"
+        return {"outcome": outcome, "reason": f"killed by {name(code)}"}
     outcome = {0: "delivered", 75: "later"}.get(code, "refused")
     return {"outcome": outcome, "reason": f"exit status {code}"}
 
@@ -177,13 +185,13 @@ def reap_group(pid: int) -> None:
         pass
 
 
-def ended(pid: int) -> int | None:
-    """The wait status of the command once it has ended. Reaps it."""
-    try:
-        found, status = os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        return None
-    return status if found else None
+def ended(pid: int) -> tuple[int, int] | None:
+    """How the command ended (`os.CLD_*`) and its exit status or signal, once it has.
+
+    It stays a zombie until its group was ended, so that its number cannot come to mean another group meanwhile.
+    """
+    info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    return None if info is None else (info.si_code, info.si_status)
 
 
 def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
@@ -206,30 +214,25 @@ def plain(text: str) -> str:
     return "".join(char if char.isprintable() else "?" for char in text)[:VALUE_LIMIT]
 
 
-def hold(stem: str, lock_fd: str) -> None:
-    """Have the lock until we end, and give it to no child. Raises BlockingIOError if another keeper has it."""
-    close_all_but(lock_fd)
-    if lock_fd != "-":
-        os.set_inheritable(int(lock_fd), False)
-        fcntl.flock(int(lock_fd), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return
-    descriptor = os.open(f"{stem}.lock", os.O_RDWR | os.O_NOFOLLOW)
-    until = time.monotonic() + LOCK_WITHIN_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.005)  # who asked the manager for us has it until the manager has answered
-        else:
-            return
+def hold(stem: str) -> None:
+    """Keep the lock that came as standard input until we end, and give it to no child.
+
+    Raises OSError if descriptor 0 is not the delivery's lock, BlockingIOError if somebody else has that.
+    """
+    lock = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)
+    given, wanted = os.fstat(lock), os.lstat(f"{stem}.lock")
+    if (given.st_dev, given.st_ino) != (wanted.st_dev, wanted.st_ino):
+        raise OSError(f"standard input is not '{stem}.lock'")
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the same open file: granted
+    nothing = os.open("/dev/null", os.O_RDONLY)
+    os.dup2(nothing, 0)
+    close_all_but(lock)
 
 
-def close_all_but(lock_fd: str) -> None:
+def close_all_but(lock: int) -> None:
     """Let go of what the poller's own starter left open: a pipe held for half an hour would look like a hang."""
     for number in os.listdir("/proc/self/fd"):
-        if int(number) > 2 and number != lock_fd:
+        if int(number) > 2 and int(number) != lock:
             try:
                 os.close(int(number))
             except OSError:

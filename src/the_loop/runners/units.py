@@ -1,7 +1,8 @@
 """Transient units of the user's service manager: where a delivery's keeper runs when there is one.
 
 What runs in its own unit is not part of us: stopping, restarting or killing the poller does not touch it. The unit's
-name says root, delivery and offer, and only helps; that an offer is begun once is the start mark's doing.
+standard input is the delivery's lock: from the moment the manager accepts the call until the unit is dead the lock
+is held, and a call that was not accepted leaves it free (docs/development/decisions.md, "The lock is the acceptance").
 """
 
 from __future__ import annotations
@@ -9,43 +10,48 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from the_loop.manager import Manager, Property, Refused
 from the_loop.runners.base import Offer
 from the_loop.runners.keeper import GRACE_S, passed_on
-from the_loop.subprocesses import Finished, manager_environment, run
+from the_loop.subprocesses import manager_environment
 
 SLICE: Final = "theloop.slice"
-_CALL_LIMIT_S: Final = 30.0
-_NO_MANAGER: Final = (
-    "connect to bus",
-    "connect to system scope bus",
-    "No medium found",
-    "Host is down",
-    "connect to user scope bus",
-)
-_NAME_TAKEN: Final = ("already loaded", "already exists", "UnitExists", "fragment file")
+_US: Final = 1_000_000  # microseconds in a second
 
 
-@dataclass(frozen=True, slots=True)
 class Units:
-    """The manager's side of one state root. `environ` is the poller's own."""
+    """The manager's side of one state root. `environ` is the poller's own.
 
-    root: Path
-    environ: Mapping[str, str]
-    is_only_way: bool = False  # we run in a unit ourselves: a plain process would share its sandbox and its end
+    `is_only_way`: the poller runs in a unit itself, so that a plain process would share its sandbox and its end.
+    """
+
+    def __init__(
+        self, root: Path, environ: Mapping[str, str], *, is_only_way: bool = False, manager: Manager | None = None
+    ) -> None:
+        self.is_only_way = is_only_way
+        self._root = root
+        self._environ = environ
+        self._manager = manager or Manager(manager_environment(environ))
 
     def name(self, offer: Offer) -> str:
-        """`theloop-<root>-<delivery>-<offer>.service`; both hashes, as names from outside are no unit names."""
-        return f"theloop-{_short(str(self.root))}-{_short(offer.delivery_id)}-{offer.number}.service"
+        """`theloop-<root>-<delivery>-<offer>.service`; both hashes, as names from outside are not unit names."""
+        return f"theloop-{_short(str(self._root))}-{_short(offer.delivery_id)}-{offer.number}.service"
 
-    async def start(self, offer: Offer, argv: Sequence[str], *, limit_s: int, lock_fd: int) -> Finished:
-        """Ask for the unit. The helper that asks holds the delivery's lock until the manager has answered."""
-        variables = passed_on(self.environ)
-        argv = start_argv(self.name(offer), offer.stem.name, argv, limit_s=limit_s, variables=variables)
-        return await run(argv, manager_environment(self.environ), limit_s=_CALL_LIMIT_S, pass_fds=(lock_fd,))
+    async def start(self, offer: Offer, argv: Sequence[str], *, limit_s: int, lock_fd: int) -> None:
+        """Have the manager accept the unit, and with it the lock. Raises ManagerError."""
+        unit = properties(offer.stem.name, argv, limit_s=limit_s, variables=passed_on(self._environ), lock_fd=lock_fd)
+        await self._manager.start_transient_unit(self.name(offer), unit)
+
+    async def is_loaded(self, offer: Offer) -> bool:
+        """True while the manager has a unit for this very offer. Raises ManagerError."""
+        return await self._manager.is_loaded(self.name(offer))
+
+    def close(self) -> None:
+        """Drop the connection to the manager."""
+        self._manager.close()
 
 
 def find_units(root: Path, environ: Mapping[str, str]) -> Units | None:
@@ -58,36 +64,38 @@ def find_units(root: Path, environ: Mapping[str, str]) -> Units | None:
     return None
 
 
-def start_argv(
-    unit: str, description: str, argv: Sequence[str], *, limit_s: int, variables: Mapping[str, str]
-) -> list[str]:
-    """The call that starts a transient service with these variables and no others of ours."""
-    properties = {
-        "Type": "exec",
-        "KillMode": "mixed",  # the keeper hears TERM first, what it leaves gets KILL
-        "TimeoutStopSec": f"{GRACE_S + 5:.0f}",
-        "StandardInput": "null",
-        "SyslogLevelPrefix": "no",  # what a receiver prints may be text from outside
-        "RuntimeMaxSec": f"{limit_s + 60}",  # the keeper has the limit; this is for a keeper that hangs
-    }
+def properties(
+    description: str, argv: Sequence[str], *, limit_s: int, variables: Mapping[str, str], lock_fd: int
+) -> list[Property]:
+    """A transient service that runs `argv` with these variables, and `lock_fd` as its standard input.
+
+    Raises Refused for text that D-Bus cannot carry: an argument that is not UTF-8. Such variables are left out.
+    """
+    if odd := [part for part in argv if not _is_utf8(part)]:
+        raise Refused("", f"{odd[0]!r} is not UTF-8")
+    environment = [f"{name}={value}" for name, value in sorted(variables.items()) if _is_utf8(name + value)]
     return [
-        *("systemd-run", "--user", "--quiet", "--collect", "--no-ask-password"),
-        *(f"--slice={SLICE}", f"--unit={unit}", f"--description=the-loop delivery {description}"),
-        *(part for name, value in properties.items() for part in ("-p", f"{name}={value}")),
-        *(f"--setenv={name}={value}" for name, value in sorted(variables.items())),
-        "--",
-        *(part.replace("$", "$$") for part in argv),  # the manager would put a variable in its place
+        ("Description", ("s", f"the-loop delivery {description}")),
+        ("Type", ("s", "exec")),
+        ("CollectMode", ("s", "inactive-or-failed")),
+        ("Slice", ("s", SLICE)),
+        ("ExecStartEx", ("a(sasas)", [(argv[0], list(argv), ["no-env-expand"])])),
+        ("Environment", ("as", environment)),
+        ("WorkingDirectory", ("s", "/")),  # the keeper's; by default a home, which may be missing
+        ("StandardInputFileDescriptor", ("h", lock_fd)),
+        ("SyslogLevelPrefix", ("b", False)),  # what a receiver prints may be text from outside
+        ("KillMode", ("s", "mixed")),  # the keeper hears TERM first, what it leaves gets KILL
+        ("TimeoutStopUSec", ("t", int(GRACE_S + 5) * _US)),
+        ("RuntimeMaxUSec", ("t", (limit_s + 60) * _US)),  # the keeper has the limit; this is for a keeper that hangs
     ]
 
 
-def is_no_manager(finished: Finished) -> bool:
-    """True if there is nobody to ask, or no program to ask with."""
-    return finished.code is None or (finished.code != 0 and any(sign in finished.err for sign in _NO_MANAGER))
-
-
-def is_name_taken(finished: Finished) -> bool:
-    """True if a unit of this name is there: somebody started this very offer."""
-    return finished.code != 0 and any(sign in finished.err for sign in _NAME_TAKEN)
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _short(text: str) -> str:
