@@ -25,7 +25,7 @@ from the_loop.sources.base import Known, Limited, Listing, Sighting, Source, Sou
 from the_loop.state import StateRoot
 from the_loop.watched import Watched
 
-FIRST_SIGHTS: Final = 50  # of one source in one cycle, so that known items are not kept waiting (SPEC R6.9)
+FIRST_SIGHTS: Final = 50  # of one source in one cycle, so that known items are not kept waiting (contract R6.9)
 _THREADS: Final = 200  # of known items that are owed, likewise
 _PATIENCE: Final = 10  # threads of one look that were asked for in vain
 _LONGEST_BACKOFF_S: Final = 600.0

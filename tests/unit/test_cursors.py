@@ -1,4 +1,4 @@
-"""Positions of sources: whole or not at all, and a wait that never outgrows itself (SPEC R6.8, section 3)."""
+"""Positions of sources: whole or not at all, and a wait that never outgrows itself (contract R6.8, section 3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One look at a source: what is recorded when, and how much of it at once (SPEC R3, R4, R6.9)."""
+"""One look at a source: what is recorded when, and how much of it at once (contract R3, R4, R6.9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sources that fail, answer in part, or name a limit (SPEC R4.2, R6.7)."""
+"""Sources that fail, answer in part, or name a limit (contract R4.2, R6.7)."""
 
 from __future__ import annotations
 

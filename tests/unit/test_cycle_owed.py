@@ -1,4 +1,4 @@
-"""What a position says, what is owed, and what is held (SPEC R6.8)."""
+"""What a position says, what is owed, and what is held (contract R6.8)."""
 
 from __future__ import annotations
 

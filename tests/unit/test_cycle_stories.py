@@ -1,4 +1,4 @@
-"""Whole stories of items, look by look, from the source to what the receiver got (SPEC R6)."""
+"""Whole stories of items, look by look, from the source to what the receiver got (contract R6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How items end, and start again (SPEC R6.5, R6.6)."""
+"""How items end, and start again (contract R6.5, R6.6)."""
 
 from __future__ import annotations
 

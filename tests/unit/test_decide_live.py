@@ -1,4 +1,4 @@
-"""What becomes of new entries once the session is live (SPEC R6.2, R6.3)."""
+"""What becomes of new entries once the session is live (contract R6.2, R6.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of an item while its spawn is pending (SPEC R6.1)."""
+"""What becomes of an item while its spawn is pending (contract R6.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of an item that has no session yet: first sight, and waiting for the start word (SPEC R6.1)."""
+"""What becomes of an item that has no session yet: first sight, and waiting for the start word (contract R6.1)."""
 
 from __future__ import annotations
 

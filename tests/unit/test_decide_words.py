@@ -1,4 +1,4 @@
-"""Control words through the decision: who may say them, where, and what a last word undoes (SPEC R6.4)."""
+"""Control words through the decision: who may say them, where, and what a last word undoes (contract R6.4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders that went, and inboxes that are not there, or not the ones they were (SPEC R9)."""
+"""Folders that went, and inboxes that are not there, or not the ones they were (contract R9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the `directory` source makes of folders and files (SPEC R9)."""
+"""What the `directory` source makes of folders and files (contract R9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Receivers that cannot be started, and a disk that refuses to record (SPEC R7.2)."""
+"""Receivers that cannot be started, and a disk that refuses to record (contract R7.2)."""
 
 from __future__ import annotations
 

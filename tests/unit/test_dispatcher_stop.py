@@ -1,4 +1,4 @@
-"""What a stop finds of the deliveries, and what it puts back (SPEC R4, R5)."""
+"""What a stop finds of the deliveries, and what it puts back (contract R4, R5)."""
 
 from __future__ import annotations
 

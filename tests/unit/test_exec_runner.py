@@ -1,4 +1,4 @@
-"""The exec runner with real keepers: start once, and say what became of it (SPEC R7.2)."""
+"""The exec runner with real keepers: start once, and say what became of it (contract R7.2)."""
 
 from __future__ import annotations
 

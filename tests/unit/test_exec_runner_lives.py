@@ -1,4 +1,4 @@
-"""Deliveries outlive pollers and waits: none is begun twice, none looks undone while it runs (SPEC R3, R7.2)."""
+"""Deliveries outlive pollers and waits: none is begun twice, none looks undone while it runs (contract R3, R7.2)."""
 
 from __future__ import annotations
 

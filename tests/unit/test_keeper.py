@@ -1,4 +1,4 @@
-"""The keeper, run for real: what it makes of every end of its command (the table of SPEC R7.2), and its order."""
+"""The keeper, run for real: what it makes of every end of its command (the table of contract R7.2), and its order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the keeper gives its command, what it leaves on disk, and in which order (SPEC R7.1, R7.2)."""
+"""What the keeper gives its command, what it leaves on disk, and in which order (contract R7.1, R7.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RunLock with real processes: at most one holder, and looks that disturb nobody (SPEC R1)."""
+"""RunLock with real processes: at most one holder, and looks that disturb nobody (contract R1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pidfile decides nothing: stale, planted, taken away, it neither blocks nor lets in (SPEC R1.4, R1.7, R2.1)."""
+"""The pidfile decides nothing: stale, planted, removed, it neither blocks nor lets in (contract R1.4, R1.7, R2.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No lock, no run: what cannot be locked is said, within a limit (SPEC R1.5)."""
+"""No lock, no run: what cannot be locked is said, within a limit (contract R1.5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values: what receivers read of them, and the order and size rules of SPEC R6.2 and R6.9."""
+"""Values: what receivers read of them, and the order and size rules of contract R6.2 and R6.9."""
 
 from __future__ import annotations
 

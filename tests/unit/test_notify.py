@@ -1,4 +1,4 @@
-"""The notify protocol: every kind of socket, and a broken one that is said once and costs nothing (SPEC R8.2)."""
+"""The notify protocol: every kind of socket, and a broken one that is said once and costs nothing (contract R8.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written before a hand-over, and what is handed over at all (SPEC R5, R6.2, DESIGN 1)."""
+"""What is written before a hand-over, and what is handed over at all (contract R5, R6.2, DESIGN 1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A life may end before any of its writes: nothing is lost, repeated or charged (SPEC R3, R4, DESIGN 1)."""
+"""A life may end before any of its writes: nothing is lost, repeated or charged (contract R3, R4, DESIGN 1)."""
 
 from __future__ import annotations
 

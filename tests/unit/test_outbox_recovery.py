@@ -1,4 +1,4 @@
-"""What a start finds of the life before it, and what it makes of it (SPEC R4, R5, R7.5)."""
+"""What a start finds of the life before it, and what it makes of it (contract R4, R5, R7.5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each outcome of a hand-over makes of its ledger (SPEC R5, R7.2, R7.5)."""
+"""What each outcome of a hand-over makes of its ledger (contract R5, R7.2, R7.5)."""
 
 from __future__ import annotations
 

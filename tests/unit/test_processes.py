@@ -1,4 +1,4 @@
-"""Who a process is: never a name, never a bare number (SPEC R1.8)."""
+"""Who a process is: never a name, never a bare number (contract R1.8)."""
 
 from __future__ import annotations
 

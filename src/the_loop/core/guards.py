@@ -71,7 +71,7 @@ class Reading:
 
 
 def read(entry: Entry, rules: Rules) -> Reading:
-    """Apply the guards in their order (SPEC R6.3, R6.4): own notices, people, then words."""
+    """Apply the guards in their order (contract R6.3, R6.4): own notices, people, then words."""
     if is_own_notice(entry.body):
         return Reading(Dropped.OWN)
     if not rules.may_speak(entry.author):

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
-ENTRY_LIMIT: Final = 1 << 20  # bytes of UTF-8; SPEC R6.9
+ENTRY_LIMIT: Final = 1 << 20  # bytes of UTF-8; contract R6.9
 THREAD_LIMIT: Final = 4 << 20
 
 
@@ -192,7 +192,7 @@ def in_order(entries: Sequence[Entry]) -> list[Entry]:
 
 
 class Verdict(StrEnum):
-    """What became of one hand-over (SPEC R7.2)."""
+    """What became of one hand-over (contract R7.2)."""
 
     DELIVERED = "delivered"
     REFUSED = "refused"  # the receiver said no: the only one that counts

@@ -43,7 +43,7 @@ def conclude(ledger: Ledger, key: str, outcome: Outcome, policy: Policy, now: fl
 
 
 def without_a_session_to_close(ledger: Ledger) -> Ledger:
-    """An item that is ending while its spawn never arrived gets neither spawn nor close (SPEC R6.5).
+    """An item that is ending while its spawn never arrived gets neither spawn nor close (contract R6.5).
 
     Where an earlier offer of the spawn may have arrived, the close is still due.
     """

@@ -6,7 +6,7 @@ sure of that lock, and keep it; create `<stem>.started.json` (`O_EXCL`: one star
 offer, whoever asks); start the command in a group of its own with the payload as stdin; write
 `<stem>.outcome.json` durably, however long the disk refuses; end what the command left in its group.
 
-Whoever finds the lock free and a start mark without an outcome knows that nobody can tell (SPEC R7.2).
+Whoever finds the lock free and a start mark without an outcome knows that nobody can tell (contract R7.2).
 Files have `"schema": 1`. Exit status: 0 once an outcome is on disk, 75 if this offer was started before, 1 if it
 could not be begun.
 """
