@@ -248,6 +248,26 @@ def test_module_table_when_compared_with_the_tree_names_every_module_and_package
     assert {name for name in there if name[0] not in "._"} == named
 
 
+# --- the contract -----------------------------------------------------------------------------------------------------
+
+
+def requirements() -> set[str]:
+    """The numbers of all requirements: `R1`, `R1.1`, …, and `section 1` for the parts of the page."""
+    text = read("docs/development/contract.md")
+    numbers = set(re.findall(r"^(?:### |- \*\*)(R\d+(?:\.\d+)?)\b", text, re.MULTILINE))
+    return numbers | {f"section {number}" for number in re.findall(r"^## (\d+)\.", text, re.MULTILINE)}
+
+
+def test_contract_when_code_or_a_test_cites_it_has_that_number() -> None:
+    cited: set[str] = set()
+    for file in (*(ROOT / "src").rglob("*.py"), *(ROOT / "tests").rglob("*.py")):
+        for numbers in re.findall(r"\bcontract ((?:(?:R\d[\d.]*|section \d)(?:, )?)+)", file.read_text("utf-8")):
+            cited |= set(re.findall(r"R\d+(?:\.\d+)?|section \d", numbers))
+
+    assert len(cited) > 10
+    assert cited <= requirements()
+
+
 # --- delivery --------------------------------------------------------------------------------------------------------
 
 
