@@ -342,6 +342,15 @@ def test_commands_page_when_compared_with_the_program_names_every_command_and_op
     assert missing == []
 
 
+def test_issue_template_when_it_is_filled_in_has_status_and_versions() -> None:
+    asked = re.findall(r"^\$ (.*)$", read(".github/ISSUE_TEMPLATE/bug_report.md"), re.MULTILINE)
+    names = [name for name, _ in commands(cli.cli)]
+
+    assert {"the-loop --version", "the-loop poll status --json", "systemctl --version | head -1"} <= set(asked)
+    for words in (line.removeprefix("the-loop ") for line in asked if line.startswith("the-loop ")):
+        assert words.startswith(("--", *names)), words
+
+
 def run_console(block: str, folder: Path) -> str:
     """What a terminal would show for the commands of a block, run one after the other in this folder."""
     script = [f"echo {_quoted(line)}\n{line[2:]}" for line in block.splitlines() if line.startswith("$ ")]
