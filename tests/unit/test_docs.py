@@ -248,6 +248,26 @@ def test_module_table_when_compared_with_the_tree_names_every_module_and_package
     assert {name for name in there if name[0] not in "._"} == named
 
 
+def modules_in(folder: str) -> set[str]:
+    """The modules and packages in this folder of the source tree."""
+    source = ROOT / "src" / "the_loop" / folder
+    return {path.stem for path in source.glob("*.py")} | {path.parent.name for path in source.glob("*/__init__.py")}
+
+
+@pytest.mark.parametrize("folder", ["core", "sources", "runners", "supervision"])
+def test_module_table_when_it_shows_a_folder_names_every_module_in_it(folder: str) -> None:
+    rows = table(read("docs/development/architecture.md"), "module in `src/the_loop/`")
+    (cell,) = [row[1] for row in rows if row[0] == f"`{folder}/`"]
+
+    assert set(re.findall(r"`(\w+)/?`", cell)) == modules_in(folder) - {"__init__"}
+
+
+def test_github_module_table_when_compared_with_the_tree_names_every_module() -> None:
+    rows = table(read("docs/development/architecture.md"), "module in `sources/github/`")
+
+    assert {plain(row[0]) for row in rows} == modules_in("sources/github") - {"__init__"}
+
+
 # --- the contract -----------------------------------------------------------------------------------------------------
 
 

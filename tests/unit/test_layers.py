@@ -1,8 +1,9 @@
-"""Imports point inwards: what each part of the code may know (docs/development/, the shape of the code)."""
+"""Imports point inwards: what each part of the code may know (docs/development/architecture.md)."""
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from pathlib import Path
 
@@ -134,3 +135,28 @@ def test_no_module_imports_itself_in_a_circle() -> None:
         left = {name: needs for name, needs in left.items() if name not in free}
 
     assert left.keys() <= {"daemon", "cli.common", "cli.poll"}, left
+
+
+def drawn() -> list[list[str]]:
+    """The lines of the diagram in the page, each with its modules and folders, the outermost first."""
+    page = (Path(__file__).parents[2] / "docs/development/architecture.md").read_text("utf-8")
+    (diagram,) = re.findall(r"^```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    return [line.split() for line in diagram.splitlines()]
+
+
+def top_level_imports() -> set[tuple[str, str]]:
+    """Which module or folder of the package imports which other one."""
+    pairs = {(name.partition(".")[0], other.partition(".")[0]) for name in MODULES for other in ours_of(name)}
+    return {(one, other) for one, other in pairs if one != other and one not in ("", "__main__")}
+
+
+def test_diagram_when_compared_with_the_tree_has_every_module_and_folder_once() -> None:
+    names = [name for line in drawn() for name in line]
+
+    assert sorted(names) == sorted({name.partition(".")[0] for name in MODULES} - {"", "__main__"})
+
+
+def test_diagram_when_compared_with_the_imports_has_each_pointing_down() -> None:
+    depth = {name: number for number, line in enumerate(drawn()) for name in line}
+
+    assert sorted(f"{one} -> {other}" for one, other in top_level_imports() if depth[one] >= depth[other]) == []
