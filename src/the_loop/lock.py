@@ -1,12 +1,12 @@
 """RunLock: at most one holder per directory, released by the kernel whatever ends the holder.
 
-The holder has `LOCK_EX`, first on the directory itself, then on the claim file in it; the claim's one line
-`<pid>:<starttime>` is a note for people and never decides anything. Locking the directory means that removing,
-renaming or replacing the claim lets nobody in. Who looks without wanting the lock takes `LOCK_SH` for a moment, and
-a start that met only such a look tries again. Nothing here knows what the holder is for: any daemon can use it.
+The holder has `LOCK_EX`, first on the directory itself, then on the claim file in it. The claim contains one line,
+`<pid>:<starttime>`, for people to read; it never decides anything. Because the directory is locked too, removing,
+renaming or replacing the claim does not let a second holder in. A probe takes `LOCK_SH` for a moment; a start that
+is blocked by probes only can try again. This module does not depend on the poller: any daemon can use it.
 
-Errors: `LockHeld` (another holder), `LockBusy` (in the way, but no holder: try again, the policy is the caller's),
-`LockUnusable` (this directory cannot be locked at all).
+Errors: `LockHeld` (there is another holder), `LockBusy` (locked by something that is not a holder: the caller decides
+how often to try again), `LockUnusable` (the directory cannot be locked at all).
 """
 
 from __future__ import annotations
@@ -27,48 +27,46 @@ from typing import Final
 from the_loop.core.model import LoopError
 from the_loop.processes import Identity, identity_of, own_identity, parse_identity
 
-_CALL_LIMIT_S: Final = 5.0  # a non-blocking flock that blocks (a broken network file system) is given up after this
+_CALL_LIMIT_S: Final = 5.0  # a non-blocking flock can still hang, on a broken network file system
 _NOTE_LIMIT: Final = 64
 
 
 class LockHeld(LoopError):
-    """Another process holds the directory. `holder` is None when the kernel does not show it to us."""
+    """Another process holds the directory. `holder` is None if the kernel does not show it here."""
 
     exit_code = 75
 
     def __init__(self, claim: Path, holder: Identity | None) -> None:
-        who = f"pid {holder.pid}" if holder else "a process that cannot be seen from here"
+        who = f"pid {holder.pid}" if holder else "a process that is not visible here"
         super().__init__(
-            f"another poller holds '{claim.parent}': {who}, pidfile '{claim}'",
-            "end it with `the-loop poll stop`, or use another --state-root",
+            f"cannot lock '{claim.parent}': another poller holds it, {who}, pidfile '{claim}'",
+            "stop it with `the-loop poll stop`, or use another --state-root",
         )
         self.claim = claim
         self.holder = holder
 
 
 class LockBusy(LoopError):
-    """Something that holds no claim is in the way for now: a look (`shared`), or a foreign lock on the directory."""
+    """The directory is locked, but not by a holder: by a probe (`shared`), or by an unrelated program."""
 
     def __init__(self, directory: Path, holder: Identity | None, *, shared: bool) -> None:
         who = f"pid {holder.pid}" if holder else "an unknown process"
         super().__init__(
-            f"cannot lock '{directory}': it is locked by {who}, which is no poller",
-            "find out what it is with `lslocks`, or use another --state-root",
+            f"cannot lock '{directory}': it is locked by {who}, which is not a poller",
+            "find the program with `lslocks`, or use another --state-root",
         )
         self.shared = shared
 
 
 class LockUnusable(LoopError):
-    """The directory or its claim cannot be locked: read-only, no locks on this file system, a link in the way."""
+    """The directory or its claim cannot be locked: read-only, a file system without locks, a link in its place."""
 
     def __init__(self, path: Path, cause: str) -> None:
-        super().__init__(
-            f"cannot lock '{path}': {cause}", "no lock, no run: use a --state-root on a local, writable file system"
-        )
+        super().__init__(f"cannot lock '{path}': {cause}", "use a --state-root on a local, writable file system")
 
 
 class Probe(StrEnum):
-    """What a look found. `UNKNOWN` is neither of the others."""
+    """The result of a probe. `UNKNOWN`: could not be found out, which is neither of the others."""
 
     FREE = "free"
     HELD = "held"
@@ -77,7 +75,7 @@ class Probe(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """One look: `holder` as the kernel tells, `note` as the claim file says, `verified` if both agree."""
+    """One probe: `holder` according to the kernel, `note` according to the claim file, `verified` if both agree."""
 
     probe: Probe
     holder: Identity | None = None
@@ -87,7 +85,7 @@ class Sight:
 
 
 class RunLock:
-    """A held lock. Obtained by `RunLock.attempt`; `close` releases it and leaves the claim file in place."""
+    """A held lock, made by `RunLock.attempt`. `close` releases it and leaves the claim file in place."""
 
     def __init__(self, directory: Path, claim: Path, directory_fd: int, claim_fd: int) -> None:
         self.directory = directory
@@ -98,12 +96,12 @@ class RunLock:
 
     @classmethod
     def attempt(cls, directory: Path, claim_name: str) -> RunLock:
-        """Take the lock now. Raises LockHeld, LockBusy or LockUnusable, with nothing changed in `directory`."""
+        """Take the lock without waiting. Raises LockHeld, LockBusy or LockUnusable, with `directory` unchanged."""
         claim = directory / claim_name
         directory_fd = _open_directory(directory)
         try:
             if not _flock(directory_fd, fcntl.LOCK_EX, directory):
-                raise _who_is_in_the_way(directory, claim, directory_fd)
+                raise _conflict(directory, claim, directory_fd)
             claim_fd = _take_claim(claim)
         except BaseException:
             os.close(directory_fd)
@@ -117,11 +115,11 @@ class RunLock:
         return lock
 
     def is_intact(self) -> bool:
-        """True while the directory's path still leads to the directory that is locked."""
+        """True while the path still leads to the directory that is locked."""
         return _same_file(self.directory, self._directory_fd, follow=True)
 
     def restore_claim(self) -> bool:
-        """Put the claim back if it was removed or replaced; True if that was needed. Raises OSError."""
+        """Restore the claim if it was removed or replaced; return True if it was. Raises OSError."""
         if _same_file(self.claim, self._claim_fd, follow=False):
             return False
         beside = self.claim.with_name(f".{self.claim.name}.{os.getpid()}")
@@ -140,7 +138,7 @@ class RunLock:
         return True
 
     def close(self) -> None:
-        """Release. The claim first, so that nobody sees a held claim in a free directory."""
+        """Release the lock. The claim goes first, so that a held claim in a free directory is never seen."""
         os.close(self._claim_fd)
         os.close(self._directory_fd)
 
@@ -151,7 +149,7 @@ class RunLock:
 
 
 def look(directory: Path, claim_name: str) -> Sight:
-    """Who holds `directory`, without disturbing a start: shared locks, held for a moment."""
+    """Probe who holds `directory`. Takes shared locks for a moment, which do not make a start fail. Never raises."""
     claim = directory / claim_name
     try:
         directory_fd = _open_directory(directory)
@@ -166,15 +164,16 @@ def look(directory: Path, claim_name: str) -> Sight:
     except LockUnusable as error:
         return Sight(Probe.UNKNOWN, cause=error.problem)
     except OSError as error:
-        return Sight(Probe.UNKNOWN, cause=f"cannot look at '{claim}': {error.strerror}")
+        return Sight(Probe.UNKNOWN, cause=f"cannot read '{claim}': {error.strerror}")
     finally:
         os.close(directory_fd)
 
 
 def remove_stale_claim(directory: Path, claim_name: str) -> Sight | None:
-    """Remove a claim that nobody holds. None if that was done or there was none, else what was found instead.
+    """Remove a claim that is not held. None if it was removed or missing, else what was found instead.
 
-    Shared locks on directory and claim are held meanwhile, and the path must still be the file that was read.
+    Holds shared locks on directory and claim meanwhile, and removes only the file that it has locked.
+    Raises LockUnusable and OSError.
     """
     claim = directory / claim_name
     directory_fd = _open_directory(directory)
@@ -183,7 +182,7 @@ def remove_stale_claim(directory: Path, claim_name: str) -> Sight | None:
             return look(directory, claim_name)
         with suppress(FileNotFoundError):
             if not stat.S_ISREG(claim.lstat().st_mode):
-                return Sight(Probe.FREE, cause=f"'{claim}' is no regular file, left alone")
+                return Sight(Probe.FREE, cause=f"'{claim}' is not a regular file, leaving it alone")
             descriptor = os.open(claim, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
                 if not _flock(descriptor, fcntl.LOCK_SH, claim):
@@ -205,7 +204,7 @@ def _open_directory(directory: Path) -> int:
 
 
 def _take_claim(claim: Path) -> int:
-    """Open, lock and re-check the claim; the directory is held, so only looks can be in the way."""
+    """Open, lock and check the claim. The directory is held already, so only probes can have locked it."""
     while True:
         try:
             descriptor = os.open(claim, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
@@ -214,7 +213,7 @@ def _take_claim(claim: Path) -> int:
             raise LockUnusable(claim, cause) from error
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise LockUnusable(claim, "it is no regular file")
+                raise LockUnusable(claim, "it is not a regular file")
             if not _flock(descriptor, fcntl.LOCK_EX, claim):
                 if _is_exclusively_locked(descriptor, claim):
                     raise LockHeld(claim, _kernel_holder(descriptor))
@@ -227,7 +226,7 @@ def _take_claim(claim: Path) -> int:
         os.close(descriptor)
 
 
-def _who_is_in_the_way(directory: Path, claim: Path, directory_fd: int) -> LoopError:
+def _conflict(directory: Path, claim: Path, directory_fd: int) -> LoopError:
     if not _is_exclusively_locked(directory_fd, directory):
         return LockBusy(directory, None, shared=True)
     holder = _kernel_holder(directory_fd)
@@ -239,7 +238,7 @@ def _who_is_in_the_way(directory: Path, claim: Path, directory_fd: int) -> LoopE
 
 @contextmanager
 def _peek(claim: Path) -> Iterator[tuple[str, bool, int | None]]:
-    """What the claim says, whether it is held exclusively, and its descriptor; odd files say nothing."""
+    """Yield the claim's text, whether it is held exclusively, and its descriptor; "", False, None if irregular."""
     try:
         descriptor = os.open(claim, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -262,17 +261,17 @@ def _sight_of_holder(directory_fd: int, claim: Path, claim_fd: int | None, text:
     if holder is None:
         return Sight(Probe.HELD, note=note, cause="the kernel does not show its holder here (another pid namespace?)")
     if text.strip().isdigit():
-        return Sight(Probe.HELD, holder, note, cause=f"'{claim}' is of an older build and has no start time to check")
+        return Sight(Probe.HELD, holder, note, cause=f"'{claim}' is from an older build and has no start time to check")
     if holder == note or _has_claim_open(holder, claim):
         return Sight(Probe.HELD, holder, note, verified=True)
     return Sight(Probe.HELD, holder, note, cause=f"pid {holder.pid} locks the directory but not '{claim}'")
 
 
 def _flock(descriptor: int, operation: int, path: Path, *, gives_back: bool = False) -> bool:
-    """Take the lock without waiting; False when it is held. Bounded even where the call itself hangs.
+    """Take the lock without waiting; False if it is held. Returns in bounded time even if the system call hangs.
 
-    With `gives_back` it is let go at once, by the thread that took it: a switch in between would keep it for
-    milliseconds, and four looks in a loop would keep a start out.
+    With `gives_back` the thread that took it releases it at once: a thread switch in between would hold it for
+    milliseconds, and four probes in a loop would keep a start out. Raises LockUnusable.
     """
     result: list[bool | OSError] = []
 
@@ -298,7 +297,7 @@ def _flock(descriptor: int, operation: int, path: Path, *, gives_back: bool = Fa
 
 
 def _is_exclusively_locked(descriptor: int, path: Path) -> bool:
-    """True if another open file has LOCK_EX on it. Takes LOCK_SH for a moment."""
+    """True if another open file has LOCK_EX on it. Takes LOCK_SH for a moment. Raises LockUnusable."""
     return not _flock(descriptor, fcntl.LOCK_SH, path, gives_back=True)
 
 
@@ -306,7 +305,7 @@ _PROC_LOCK: Final = re.compile(r"^\d+: FLOCK +\w+ +WRITE +(-?\d+) ([0-9a-f]+):([
 
 
 def _kernel_holder(descriptor: int) -> Identity | None:
-    """The process that /proc/locks names as exclusive holder of this file, seen and alive; else None."""
+    """The process that /proc/locks names as exclusive holder of this file; None if it is not visible or not alive."""
     found = os.fstat(descriptor)
     try:
         table = Path("/proc/locks").read_text("ascii")
@@ -317,14 +316,14 @@ def _kernel_holder(descriptor: int) -> Identity | None:
         for pid, major, minor, inode in _PROC_LOCK.findall(table)
         if int(inode) == found.st_ino and int(pid) > 0
     ]
-    # NB: some file systems (btrfs) show another device here than stat does: an inode that is there once will do
+    # NB: some file systems (btrfs) show another device here than stat does: accept an inode that is listed once
     exact = [pid for pid, device in rows if device == found.st_dev]
     pids = exact or ([rows[0][0]] if len(rows) == 1 else [])
     return identity_of(pids[0]) if pids else None
 
 
 def _has_claim_open(holder: Identity, claim: Path) -> bool:
-    """True if the holder has a claim of this directory open, also one that was renamed over or removed."""
+    """True if the holder has the claim of this directory open, also one that was replaced or removed."""
     names = {str(claim.resolve()), f"{claim.resolve()} (deleted)"}
     return _any(Path(f"/proc/{holder.pid}/fd"), lambda link: os.readlink(link) in names)
 

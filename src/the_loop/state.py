@@ -1,14 +1,13 @@
-"""The state root: every path in it, and how files get there.
+"""The state root: the paths in it, and its directories.
 
     poll.pid, poll-status.json      the lock and the heartbeat
     portable/<slug>.json            one ledger per item
     portable/repositories.json      numeric id and filed name of each repository
-    local/deliveries/<slug>.*       one pending hand-over: payload, lock, start mark, outcome
-    local/sources/<slug>.json       position of a source
-    logs/events.jsonl, output.log   the trail, and what the commands print
+    local/deliveries/<slug>.*       one pending delivery: payload, lock, start mark, outcome
+    local/sources/<slug>.json       cursor of a source
+    logs/events.jsonl, output.log   the event log, and the output of the commands
 
-Directories are 0700 and files 0600 whatever the umask. A file is written beside its place, flushed, renamed over
-it, and the directory flushed: a reader sees the old one or the new one, and a power cut cannot bring the old back.
+Directories are 0700 and files 0600, whatever the umask. For how files are written see `durable`.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def slug(name: str) -> str:
     """A file name for `name`: readable, injective, at most 200 bytes, and without `/`.
 
     `:`, `/` and `#` become `,`, `+` and `@`; every other byte outside letters, digits, `.`, `_` and `-` becomes
-    `%XX`. What gets too long is cut and ends in `~` and a hash of the whole (`~` itself is never literal).
+    `%XX`. A longer result is cut and ends in `~` and a hash of the whole name (`~` itself is never literal).
     """
     parts = []
     for char in name:
@@ -58,7 +57,7 @@ def slug(name: str) -> str:
 
 
 def unslug(text: str) -> str | None:
-    """The name that `slug` made `text` of; None where it was cut, or is no slug at all."""
+    """The name for which `slug` returned `text`; None if it was cut or is not a slug."""
     if "~" in text:
         return None
     try:
@@ -74,12 +73,12 @@ def _unpunctuated(text: str) -> bytes:
 
 
 class StateRootError(LoopError):
-    """The state root cannot be used as it is; nothing in it was touched."""
+    """The state root cannot be used as it is; nothing in it was changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateRoot:
-    """Paths below one state root. Making a value of it touches nothing."""
+    """Paths below one state root. Constructing it does not access the disk."""
 
     path: Path
 
@@ -118,7 +117,7 @@ class StateRoot:
         return self.deliveries / slug(delivery_id)
 
     def prepare_root(self) -> None:
-        """Make the root itself, 0700. Raises StateRootError where it is not ours or no directory."""
+        """Create the root directory, 0700. Raises StateRootError if it has another owner or is not a directory."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileExistsError):
@@ -128,29 +127,28 @@ class StateRoot:
                 self.path.chmod(0o700)
         except OSError as error:
             raise StateRootError(
-                f"cannot use state root '{self.path}': {error.strerror}", "choose another with --state-root"
+                f"cannot use state root '{self.path}': {error.strerror}", "use another --state-root"
             ) from error
 
     def check_owner(self) -> None:
-        """Raise StateRootError unless the root is missing or a directory of the invoking user's own."""
+        """Raise StateRootError unless the root is missing or a directory of the invoking user. Raises OSError."""
         try:
             found = self.path.stat()
         except FileNotFoundError:
             return
         if not stat.S_ISDIR(found.st_mode):
-            raise StateRootError(
-                f"cannot use state root '{self.path}': not a directory", "choose another with --state-root"
-            )
+            raise StateRootError(f"cannot use state root '{self.path}': not a directory", "use another --state-root")
         if found.st_uid != os.geteuid():
             raise StateRootError(
-                f"cannot use state root '{self.path}': it belongs to uid {found.st_uid}, this is uid {os.geteuid()}",
-                "run as its owner, or choose another with --state-root",
+                f"cannot use state root '{self.path}': it belongs to uid {found.st_uid}, you are uid {os.geteuid()}",
+                "run the command as its owner, or use another --state-root",
             )
         if found.st_mode & stat.S_ISVTX or self.path == Path("/"):
-            raise StateRootError(f"cannot use state root '{self.path}': it is shared", "choose a directory of its own")
+            problem = f"cannot use state root '{self.path}': it is a shared directory"
+            raise StateRootError(problem, "use a directory of its own as --state-root")
 
     def prepare_folders(self) -> None:
-        """Make the folders below the root, and clear what a write that was cut off left beside its place.
+        """Create the directories below the root, and remove temporary files that interrupted writes left there.
 
         Raises StateRootError.
         """
@@ -165,4 +163,6 @@ class StateRoot:
                     leftover.unlink(missing_ok=True)
             fsync_directory(self.path)
         except OSError as error:
-            raise StateRootError(f"cannot use '{folder}': {error.strerror}", "free some space, or mend it") from error
+            raise StateRootError(
+                f"cannot use '{folder}': {error.strerror}", f"check it with `ls -ld {folder}` and `df {folder}`"
+            ) from error

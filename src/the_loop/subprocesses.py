@@ -1,4 +1,4 @@
-"""Running another program: without a shell, without our standard input, for a bounded time, its failure a value."""
+"""Running another program: without a shell or our standard input, with a time limit; a failure is a value."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _FOR_MANAGER: Final = (
     *("HOME", "LOGNAME", "PATH", "SHELL", "USER", "TZ"),
     *("DBUS_SESSION_BUS_ADDRESS", "DBUS_SYSTEM_BUS_ADDRESS", "XDG_RUNTIME_DIR"),
 )
-_OUTPUT_LIMIT: Final = 1 << 20  # bytes kept of what a program says
+_OUTPUT_LIMIT: Final = 1 << 20  # bytes kept of the output of a program
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """How a program ended. `code` is None where it did not within its limit, or could not be started."""
+    """How a program ended. `code` is None if it exceeded its time limit or could not be started."""
 
     argv: tuple[str, ...]
     code: int | None
@@ -33,16 +33,16 @@ class Finished:
 
     @property
     def problem(self) -> str:
-        """What it complained of, on one line."""
-        said = " ".join((self.err or self.out).split())
-        ended = "did not end in time" if self.code is None else f"exit status {self.code}"
-        return f"{self.argv[0]}: {said or ended}"
+        """Its error output (or its output, or how it ended) on one line, after the name of the program."""
+        output = " ".join((self.err or self.out).split())
+        ended = "timed out" if self.code is None else f"exit status {self.code}"
+        return f"{self.argv[0]}: {output or ended}"
 
 
 async def run(
     argv: Sequence[str], environ: Mapping[str, str], *, limit_s: float, pass_fds: Sequence[int] = ()
 ) -> Finished:
-    """Run a program from the event loop. A cancelled wait leaves it alone; the limit kills it."""
+    """Run a program from the event loop. Killed after `limit_s` seconds; left running if the wait is cancelled."""
     try:
         process = await asyncio.create_subprocess_exec(
             *argv,
@@ -67,7 +67,7 @@ async def run(
 
 
 def run_blocking(argv: Sequence[str], environ: Mapping[str, str], *, limit_s: float) -> Finished:
-    """Run a program from a command of ours."""
+    """Run a program and block until it ends, at most `limit_s` seconds."""
     try:
         done = subprocess.run(
             argv, stdin=subprocess.DEVNULL, capture_output=True, env=dict(environ), timeout=limit_s, check=False
@@ -80,7 +80,10 @@ def run_blocking(argv: Sequence[str], environ: Mapping[str, str], *, limit_s: fl
 
 
 def manager_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What `systemctl` and `systemd-run` get: from a list, so no socket or secret of ours; and plain words."""
+    """The environment of `systemctl` and `systemd-run`: built from a list, so without our sockets and secrets.
+
+    `LC_ALL` is set, so that their messages are in English.
+    """
     kept = {name: environ[name] for name in _FOR_MANAGER if name in environ}
     kept["LC_ALL"] = "C.UTF-8"
     if "XDG_RUNTIME_DIR" not in kept and (found := _runtime_directory()):
@@ -89,7 +92,7 @@ def manager_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _runtime_directory() -> str:
-    """`/run/user/UID` where it is ours: cron and runuser do not set the variable."""
+    """`/run/user/UID` if we own it, else "": cron and runuser do not set the variable."""
     path = Path(f"/run/user/{os.geteuid()}")
     try:
         return str(path) if path.stat().st_uid == os.geteuid() else ""

@@ -54,7 +54,7 @@ class TestTelling:
 
         (notice,) = notices(world)
         assert f"https://github.com/{REPO}/{'pull' if is_pull else 'issues'}/1#issuecomment-1001" in notice
-        assert "refused 3 times" in notice
+        assert "rejected it 3 times" in notice
         assert f"`the-loop ledger retry 'github:{REPO}#1'`" in notice
         assert world.ids() == ["1/spawn:1", *["1/comment:1001"] * 3]
 
@@ -82,7 +82,7 @@ class TestTelling:
 
         assert world.ids() == ["1/spawn:1"] * 6
         assert len(notices(world)) == 1
-        assert "hand this item over" in notices(world)[0]
+        assert "deliver this item to the session" in notices(world)[0]
 
     @in_loop
     async def test_close_when_given_up_then_is_not_told(self, tmp_path: Path) -> None:

@@ -97,9 +97,9 @@ def test_stop_when_nobody_holds_the_lock_then_signals_nobody(box: Box, kind: str
         done = box.run("poll", "stop")
 
         assert done.code == 3
-        assert "no poller runs" in done.err
+        assert "no poller is running" in done.err
         assert str(box.root) in done.err
-        assert ("left alone" if kind == "stranger-link" else "stale") in done.err
+        assert ("leaving it alone" if kind == "stranger-link" else "stale") in done.err
         if kind == "stranger-link":
             assert place.read_text() == named
         else:

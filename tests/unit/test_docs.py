@@ -404,7 +404,7 @@ def test_readme_when_its_configuration_is_checked_is_in_order(tmp_path: Path) ->
 
     shown = run_console("$ the-loop --config loop.yaml config check\n", tmp_path)
 
-    assert shown.splitlines()[1:] == ["loop.yaml: in order"]
+    assert shown.splitlines()[1:] == ["loop.yaml: OK"]
 
 
 @pytest.mark.slow

@@ -261,7 +261,8 @@ def test_look_at_a_holder_in_another_pid_namespace_does_not_take_it_for_gone(roo
     assert "Probe.HELD" in sight
     assert "holder=None" in sight
     assert "pid namespace" in sight
-    assert refusal.startswith("None another poller holds")
+    assert refusal.startswith("None cannot lock")
+    assert "another poller holds it" in refusal
 
 
 def test_look_from_outside_at_a_holder_in_a_pid_namespace_knows_its_pid_here(root: Path) -> None:
@@ -287,7 +288,7 @@ def test_attempt_on_a_directory_that_something_else_locks_is_busy_and_names_it(r
     with python(FLOCK, root, "LOCK_EX") as foreign:
         foreign.line()
 
-        with pytest.raises(LockBusy, match=f"pid {foreign.pid}, which is no poller") as caught:
+        with pytest.raises(LockBusy, match=f"pid {foreign.pid}, which is not a poller") as caught:
             RunLock.attempt(root, CLAIM)
 
         assert (caught.value.shared, caught.value.exit_code) == (False, 1)

@@ -340,7 +340,7 @@ def test_prepare_root_of_a_shared_directory_refuses_and_keeps_its_mode(tmp_path:
     shared.mkdir()
     shared.chmod(0o1777)
 
-    with pytest.raises(StateRootError, match="it is shared"):
+    with pytest.raises(StateRootError, match="it is a shared directory"):
         StateRoot(shared).prepare_root()
 
     assert mode_of(shared) == 0o1777

@@ -321,7 +321,7 @@ def test_write_when_a_file_is_somebody_elses_then_leaves_it_and_says_so(tmp_path
 
     lines = written({path: f"{install.MARK}\n[Unit]\n"})
 
-    assert lines == [f"left alone, not ours: {path}"]
+    assert lines == [f"kept {path}: it was not installed by `the-loop unit install`"]
     assert "mine" in path.read_text()
 
 

@@ -1,8 +1,9 @@
-"""The command line: parse, call one function of the core, print. A module for each noun, loaded when it is used."""
+"""The command line: parse, call one function of the core, print. One module per command group, imported on use."""
 
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib
 import os
 import signal
@@ -12,51 +13,74 @@ from typing import Final
 import click
 
 from the_loop import __version__
+from the_loop.cli.help import CONFIG_HELP, DEBUG_HELP, STATE_ROOT_HELP, VERBOSE_HELP
 from the_loop.core.model import LoopError
 from the_loop.eventlog import say
 
-_NOUNS: Final = {
-    "poll": "start, stop, restart and watch the poller",
-    "events": "the decision trail",
-    "ledger": "what is known about an item",
-    "config": "check and show the configuration",
-    "unit": "the unit files for systemd",
+_GROUPS: Final = {
+    "poll": "Start, stop, restart and observe the poller.",
+    "events": "Show the event log.",
+    "ledger": "Show and change the records of items.",
+    "config": "Check and show the configuration.",
+    "unit": "Install, remove and show the systemd unit files.",
 }
 
 
-class _Nouns(click.Group):
-    """Loads a noun's module only when it is used: a bare `--version` needs none of them."""
+class _LazyGroup(click.Group):
+    """Imports the module of a command group only when it is used: a bare `--version` needs none of them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_NOUNS)
+        return list(_GROUPS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _NOUNS:
+        if cmd_name not in _GROUPS:
             return None
         command: click.Command = importlib.import_module(f"the_loop.cli.{cmd_name}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(_NOUNS.items()))
+            formatter.write_dl(list(_GROUPS.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in _GROUPS and not name.startswith("-") and (meant := self._similar(ctx, name)):
+            ctx.fail(f"No such command '{name}'. (Did you mean {' or '.join(map(repr, meant))}?)")
+        return super().resolve_command(ctx, args)
+
+    def _similar(self, ctx: click.Context, name: str) -> list[str]:
+        """Commands with a name like this one, also those inside a group: `poll status` for `status`."""
+        paths = {group: [group] for group in _GROUPS}
+        for group in _GROUPS:
+            command = self.get_command(ctx, group)
+            for inner in command.list_commands(ctx) if isinstance(command, click.Group) else ():
+                paths.setdefault(inner, []).append(f"{group} {inner}")
+        exact = paths.get(name)
+        return exact or [path for match in difflib.get_close_matches(name, paths, n=2) for path in paths[match]]
 
 
-@click.group(cls=_Nouns, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="the-loop", message="%(prog)s %(version)s")
-@click.option("--config", "config_file", metavar="PATH", help="Configuration file.")
-@click.option("--state-root", metavar="DIR", help="Where the state lives.")
-@click.option("--verbose", is_flag=True, help="Say every event on stderr, not only the important ones.")
-@click.option("--debug", is_flag=True, help="Show tracebacks.")
+@click.option("--config", "config_file", metavar="PATH", help=CONFIG_HELP)
+@click.option("--state-root", metavar="DIR", help=STATE_ROOT_HELP)
+@click.option("--verbose", is_flag=True, help=VERBOSE_HELP)
+@click.option("--debug", is_flag=True, help=DEBUG_HELP)
 @click.pass_context
 def cli(ctx: click.Context, /, **options: object) -> None:
-    """Watch work items and hand each, and each instruction on it, to a session: once, whatever happens to us."""
+    """Deliver work items, and comments on them, to a command.
+
+    Items are GitHub issues, pull requests, or folders in a directory. Each item
+    and each comment is delivered once, also over restarts and crashes.
+    """
     ctx.obj = options
 
 
 def main() -> None:
-    """The `the-loop` command. Every known error is one sentence on stderr and an exit code (SPEC section 2)."""
+    """Run the `the-loop` command. A known error becomes one sentence on stderr and an exit code (SPEC section 2)."""
     if "start" in sys.argv:
-        # until the poller's own handlers stand, an early reload or restart must not end the process
+        # a reload or restart signal that arrives before the poller's handlers are installed must not end the process
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGUSR2))
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):
@@ -75,11 +99,11 @@ def main() -> None:
     except KeyboardInterrupt:
         code = 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader has gone; what is still to be flushed goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader is gone: discard what is not flushed yet
         code = 0
     except Exception as error:
         if "--debug" in sys.argv:
             raise
-        say(f"the-loop: this is a bug: {type(error).__name__}: {error} (--debug shows more)")
+        say(f"the-loop: internal error: {type(error).__name__}: {error} (run the command with --debug for a traceback)")
         code = 1
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""What every command shares: the global options, which may also stand behind it, and how they are resolved."""
+"""The global options, which are accepted before and after a command, and how they are resolved."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from the_loop import wiring
+from the_loop.cli.help import CONFIG_HELP, DEBUG_HELP, STATE_ROOT_HELP, VERBOSE_HELP
 from the_loop.config import ConfigError, Loaded
 from the_loop.config_file import find_file, load, peek_root
 from the_loop.core.model import LoopError
@@ -21,12 +22,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class RootUnknown(LoopError):
-    """The configuration that would name the state root cannot be read: nobody can tell what runs on it."""
+    """The configuration that would name the state root cannot be read, so the holder of its lock is unknown."""
 
     exit_code = 4
 
     def __init__(self, error: ConfigError) -> None:
-        super().__init__(f"cannot find out the state root: {error.summary}", "name it with --state-root")
+        super().__init__(f"cannot find out the state root: {error.summary}", "name it with --state-root DIR")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Options:
         return load(find_file(self.config_file, os.environ), wiring.providers())
 
     def root(self) -> StateRoot:
-        """The state root, also under a configuration that is wrong in other ways. Raises RootUnknown."""
+        """The state root, also when other parts of the configuration are invalid. Raises RootUnknown."""
         file = find_file(self.config_file, os.environ)
         try:
             configured = None if self.state_root else peek_root(file)
@@ -51,16 +52,17 @@ class Options:
         return wiring.state_root(self.state_root or configured, None, os.environ)
 
     def root_of(self, loaded: Loaded) -> StateRoot:
+        """The state root under a configuration that is loaded."""
         return wiring.state_root(self.state_root, loaded.config, os.environ)
 
 
 def with_options(command: F) -> F:
-    """Give a command its `Options`, and let the global options stand behind it too."""
+    """Pass `Options` to a command, and accept the global options after its name too."""
 
-    @click.option("--config", "config_file", metavar="PATH", help="Configuration file.")
-    @click.option("--state-root", metavar="DIR", help="Where the state lives.")
-    @click.option("--verbose", is_flag=True, help="Say every event on stderr.")
-    @click.option("--debug", is_flag=True, help="Show tracebacks.")
+    @click.option("--config", "config_file", metavar="PATH", help=CONFIG_HELP)
+    @click.option("--state-root", metavar="DIR", help=STATE_ROOT_HELP)
+    @click.option("--verbose", is_flag=True, help=VERBOSE_HELP)
+    @click.option("--debug", is_flag=True, help=DEBUG_HELP)
     @click.pass_context
     @wraps(command)
     def wrapped(ctx: click.Context, /, **own: Any) -> Any:
@@ -77,6 +79,8 @@ def with_options(command: F) -> F:
 
 
 def must_exist(root: StateRoot) -> None:
-    """Raise LoopError where there is no state root to read."""
+    """Raise LoopError if the state root does not exist."""
     if not Path(root.path).is_dir():
-        raise LoopError(f"there is no state root '{root.path}'", "name the right one with --state-root")
+        raise LoopError(
+            f"cannot read state root '{root.path}': no such directory", "name the right one with --state-root DIR"
+        )

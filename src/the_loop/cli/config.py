@@ -1,4 +1,4 @@
-"""`the-loop config`: check and show what the operator wrote."""
+"""`the-loop config`: check and show the configuration."""
 
 from __future__ import annotations
 
@@ -23,15 +23,18 @@ def command() -> None:
 @command.command()
 @with_options
 def check(options: Options) -> None:
-    """Name every fault by its path; exit 78 if there is one."""
+    """Check the configuration; exit 78 if it is invalid.
+
+    Each error is printed with the path of the key that is wrong.
+    """
     loaded = options.load()
-    print(f"{loaded.file or 'the embedded default'}: in order")
+    print(f"{loaded.file or 'embedded default'}: OK")
 
 
 @command.command()
 @with_options
 def show(options: Options) -> None:
-    """The effective values, each with where it comes from."""
+    """Show the effective values and their origin."""
     import yaml
 
     file = find_file(options.config_file, os.environ)
@@ -47,7 +50,7 @@ def show(options: Options) -> None:
 @command.command()
 @with_options
 def schema(_options: Options) -> None:
-    """The JSON schema of the file."""
+    """Print the JSON schema of the configuration file."""
     tree = msgspec.json.schema(Config)
     definitions = tree["$defs"]
     choices = []
@@ -70,7 +73,7 @@ def _leaves(tree: Any, path: str) -> list[tuple[str, Any]]:
 
 
 def _is_written(tree: Any, path: str) -> bool:
-    """True if the file itself says this value."""
+    """True if the file itself contains this key."""
     for part in path.replace("[", ".").replace("]", "").split("."):
         try:
             tree = tree[int(part)] if part.isdigit() else tree[part]

@@ -1,4 +1,4 @@
-"""`the-loop events`: the decision trail, from the journal and from the log where that is kept."""
+"""`the-loop events`: the event log, read from the journal and from the log file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from the_loop.core.model import LoopError
 from the_loop.eventlog import matches, parse_line, read_log
 from the_loop.supervision.journal import new_events, open_reader, read_journal
 
-_LOOK_AGAIN_S: Final = 0.25
+_FOLLOW_INTERVAL_S: Final = 0.25
 _AGO: Final = re.compile(r"^-?(\d+) ?(s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)( ago)?$")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -26,13 +26,13 @@ Event = dict[str, Any]
 
 
 @click.command("events")
-@click.option("--source", metavar="S", help="Only this part of the trail (poll, dispatch, …) or this source.")
-@click.option("--since", metavar="T", help="Only from this moment on: ISO 8601, or as in '2h ago'.")
-@click.option("--follow", is_flag=True, help="Go on with what comes.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--source", metavar="S", help="Only events of this group (poll, dispatch, …) or of this source.")
+@click.option("--since", metavar="T", help="Only events since then: ISO 8601, or relative as in '2h ago'.")
+@click.option("--follow", is_flag=True, help="Keep running and print new events.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @with_options
 def command(options: Options, *, source: str | None, since: str | None, follow: bool, as_json: bool) -> None:
-    """Show what was decided, oldest first."""
+    """Show the event log, oldest event first."""
     root = options.root()
     log = root.logs / "events.jsonl"
     after = None if since is None else parse_moment(since, datetime.now(UTC))
@@ -42,22 +42,22 @@ def command(options: Options, *, source: str | None, since: str | None, follow: 
                 print(json.dumps(event) if as_json else _in_words(event), flush=follow)
     except OSError as error:
         problem = f"cannot read the events of '{root.path}': {error.strerror}"
-        raise LoopError(problem, "is this the right --state-root?") from error
+        raise LoopError(problem, "name the right one with --state-root DIR") from error
 
 
 def parse_moment(text: str, now: datetime) -> datetime:
-    """A moment in UTC: ISO 8601 (local where it says no zone), or so long ago. Raises click.BadParameter."""
+    """The time in UTC: ISO 8601 (local time without a zone) or an age as in `2h ago`. Raises click.BadParameter."""
     if ago := _AGO.match(text.strip().lower()):
         return now - timedelta(**{_UNITS[ago[2][0]]: int(ago[1])})
     try:
         return datetime.fromisoformat(text).astimezone(UTC)
     except ValueError:
-        problem = f"'{text}' is no moment; write 2026-01-31T12:00, or '2h ago'"
+        problem = f"'{text}' is not a time; write it as in '2026-01-31T12:00' or '2h ago'"
         raise click.BadParameter(problem, param_hint="--since") from None
 
 
 def _all(root: Path, log: Path, since: datetime | None) -> Iterator[Event]:
-    """Both places in one order. No log and an empty journal were not read: that is no empty answer."""
+    """The events of journal and log, merged. Raises OSError if there is neither a log nor a journal entry."""
     journal = list(read_journal(root, since))
     if not journal and not any(read_journal(root, None)):
         log.stat()
@@ -65,7 +65,7 @@ def _all(root: Path, log: Path, since: datetime | None) -> Iterator[Event]:
 
 
 def _once_each(events: Iterable[Event]) -> Iterator[Event]:
-    """Without the second copy of what was kept in both places."""
+    """Drop the second copy of events that are in both places."""
     moment = ""
     here: set[str] = set()
     for event in events:
@@ -78,17 +78,17 @@ def _once_each(events: Iterable[Event]) -> Iterator[Event]:
 
 
 def _follow(root: Path, log: Path) -> Iterator[Event]:
-    """Everything, then what comes; goes on with the new file when the log is rotated."""
+    """All events, then new ones as they arrive; follows the log over a rotation."""
     with open_reader(root) as reader:
         tail = _Tail(log)
         yield from _once_each(heapq.merge(list(new_events(reader)), read_log(log), key=lambda event: event["time"]))
         while True:
             yield from _once_each(sorted([*new_events(reader), *tail.lines()], key=lambda event: event["time"]))
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_FOLLOW_INTERVAL_S)
 
 
 class _Tail:
-    """What is appended to a file from now on, also when another takes its place."""
+    """Lines that are appended to a file from now on, also after it is replaced."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""`the-loop ledger`: what is known about an item, and what an operator may decide about it."""
+"""`the-loop ledger`: the records of items, and the operator's decisions about them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from the_loop.state import PIDFILE, StateRoot
 
 @click.group("ledger")
 def command() -> None:
-    """Look at what is known about an item, or decide about it."""
+    """Show and change the records of items."""
 
 
 @command.command("list")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @with_options
 def list_(options: Options, *, as_json: bool) -> None:
-    """Every item with a ledger: how it stands, and what is pending."""
+    """List all items with their phase and pending events."""
     ledgers = _read(options.root())
     for ref, reason in sorted(ledgers.held().items()):
         print(json.dumps({"ref": ref, "phase": "held", "reason": reason}) if as_json else f"{ref}  held: {reason}")
@@ -46,7 +46,7 @@ def list_(options: Options, *, as_json: bool) -> None:
 @click.argument("ref")
 @with_options
 def show(options: Options, *, ref: str) -> None:
-    """The ledger of one item, as JSON."""
+    """Print the record of one item as JSON."""
     print(json.dumps(encode(_get(_read(options.root()), ref)), indent=1))
 
 
@@ -54,17 +54,23 @@ def show(options: Options, *, ref: str) -> None:
 @click.argument("ref")
 @with_options
 def retry(options: Options, *, ref: str) -> None:
-    """Try a given-up or held event again."""
+    """Retry the given-up and held events of an item.
+
+    A given-up event starts again with attempt 1. A held event is offered once
+    more, marked as a redelivery.
+    """
     with _writable(options.root()) as ledgers:
         ledger = _get(ledgers, ref)
         keys = [key for key, entry in ledger.poll.pending.items() if entry.state in (Standing.GAVE_UP, Standing.HELD)]
         if not keys:
-            raise LoopError(f"nothing of '{ref}' is given up or held", "see `the-loop ledger list`")
+            raise LoopError(
+                f"cannot retry '{ref}': none of its events is given up or held", "see `the-loop ledger list`"
+            )
         for key in keys:
             held = ledger.poll.pending[key].state is Standing.HELD
             ledger = move(ledger, key, Standing.UNCERTAIN, unknown=0) if held else rearm(ledger, key)
         ledgers.save(ledger)
-    print(f"to be tried again: {', '.join(delivery_id(ref, key) for key in keys)}")
+    print(f"to be retried: {', '.join(delivery_id(ref, key) for key in keys)}")
 
 
 @command.command("settle")
@@ -72,16 +78,19 @@ def retry(options: Options, *, ref: str) -> None:
 @click.argument("event_id", metavar="ID")
 @with_options
 def settle_(options: Options, *, ref: str, event_id: str) -> None:
-    """Say that an event was delivered: it is never offered again. ID as in `comment:17`."""
+    """Record an event as delivered; it is not offered again.
+
+    ID is the event's id within the item, as in 'comment:17' or 'spawn:1'.
+    """
     root = options.root()
     with _writable(root) as ledgers:
         ledger = _get(ledgers, ref)
         key = event_id.removeprefix(f"{ref}/")
         is_pending = key in ledger.poll.pending
         if not is_pending and ":" not in key:
-            raise LoopError(f"'{event_id}' is no event id", "write it as in comment:17")
+            raise LoopError(f"cannot settle '{event_id}': it is not an event id", "write it as in 'comment:17'")
         if not is_pending and not ledger.knows(key):
-            raise LoopError(f"nothing is known of '{key}' of '{ref}'", "see `the-loop ledger show` for what is pending")
+            raise LoopError(f"cannot settle '{key}': '{ref}' has no such event", f"see `the-loop ledger show '{ref}'`")
         ledgers.save(after_receipt(ledger, key) if is_pending else settle(ledger, key))
         remove_all(root.delivery(delivery_id(ref, key)))
     print(f"settled: {delivery_id(ref, key)}")
@@ -91,7 +100,10 @@ def settle_(options: Options, *, ref: str, event_id: str) -> None:
 @click.argument("ref")
 @with_options
 def reset(options: Options, *, ref: str) -> None:
-    """Forget an item: it is met as if for the first time, its starts counted on."""
+    """Forget an item; it starts again with its whole thread.
+
+    The number of its starts is kept, so that its next spawn has a new id.
+    """
     with _writable(options.root()) as ledgers:
         try:
             ledger = _get(ledgers, ref)
@@ -103,7 +115,7 @@ def reset(options: Options, *, ref: str) -> None:
 
 
 def _read(root: StateRoot) -> Ledgers:
-    """The ledgers as they are on disk, without changing any: a bad one is reported, not set aside."""
+    """The ledgers on disk, read-only: an unreadable one is reported, but not set aside. Raises LoopError."""
     must_exist(root)
     ledgers = Ledgers(root, _say, time.time, may_write=False)
     ledgers.load()
@@ -112,7 +124,7 @@ def _read(root: StateRoot) -> Ledgers:
 
 @contextmanager
 def _writable(root: StateRoot) -> Iterator[Ledgers]:
-    """The ledgers under the poller's own lock. Raises LockHeld (75) beside a running poller."""
+    """The ledgers, with the poller's lock held. Raises LockHeld (exit code 75) while a poller is running."""
     must_exist(root)
     root.check_owner()
     lock = _lock(root)
@@ -139,7 +151,7 @@ def _lock(root: StateRoot) -> RunLock:
 def _get(ledgers: Ledgers, ref: str) -> Ledger:
     ledger = ledgers.get(ref)
     if ledger is None:
-        raise LoopError(f"there is no ledger of '{ref}'", "see `the-loop ledger list`")
+        raise LoopError(f"cannot find '{ref}': no such item", "see `the-loop ledger list`")
     return ledger
 
 

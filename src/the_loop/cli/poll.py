@@ -1,4 +1,4 @@
-"""`the-loop poll`: start, stop, restart, status."""
+"""`the-loop poll`: start, stop, restart, wake and status."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import os
 import sys
 import threading
 import time
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -20,25 +21,29 @@ from the_loop.state import PIDFILE, StateRoot
 from the_loop.supervision.stopping import Result, mention_system_units
 from the_loop.supervision.unit import recorded_unit, state_of, unit_of
 
+F = TypeVar("F", bound=Callable[..., Any])
 _STOP_LIMIT_S: Final = 30.0
-_timeout = click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(min=0),
-    default=_STOP_LIMIT_S,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long it may take.",
-)
+
+
+def _with_timeout(help_text: str) -> Callable[[F], F]:
+    return click.option(
+        "--timeout",
+        "timeout_s",
+        type=click.FloatRange(min=0),
+        default=_STOP_LIMIT_S,
+        show_default=True,
+        metavar="SECONDS",
+        help=help_text,
+    )
 
 
 @click.group("poll")
 def command() -> None:
-    """Start, stop, restart and watch the poller."""
+    """Start, stop, restart and observe the poller."""
 
 
 @command.command()
-@click.option("--once", is_flag=True, help="One cycle, wait for what it started, and end.")
+@click.option("--once", is_flag=True, help="Run one cycle, wait for its deliveries, and exit.")
 @click.option(
     "--wait",
     "wait_s",
@@ -47,19 +52,23 @@ def command() -> None:
     flag_value=math.inf,
     default=0,
     metavar="[SECONDS]",
-    help="Queue for the lock, so long or for ever, instead of refusing.",
+    help="If another poller is running, wait for it to end: SECONDS, or without a limit.",
 )
-@click.option("--takeover", is_flag=True, help="Stop whoever holds the lock, then start.")
+@click.option("--takeover", is_flag=True, help="Stop the running poller first, as `poll stop` does.")
 @with_options
 def start(options: Options, *, once: bool, wait_s: float, takeover: bool) -> None:
-    """Run in the foreground: the loop, or one cycle."""
+    """Run the poller in the foreground.
+
+    It makes a cycle now and one every polling.intervalSeconds, until it is told
+    to stop. Only one poller can run on a state root.
+    """
     from the_loop import daemon
     from the_loop.supervision import stopping
 
     loaded = options.load()
     root = options.root_of(loaded)
     if takeover:
-        root.prepare_root()  # what cannot be started must not end what runs
+        root.prepare_root()  # a start that is bound to fail must not stop the running poller
         result = stopping.stop(root, PIDFILE, _STOP_LIMIT_S, for_takeover=True)
         if result.code not in (stopping.Code.DONE, stopping.Code.NOTHING_RUNS):
             _tell(result)
@@ -69,7 +78,7 @@ def start(options: Options, *, once: bool, wait_s: float, takeover: bool) -> Non
 
 
 def _end(code: int) -> None:
-    """Exit; at once where a thread still hangs in a name look-up, which nothing can cancel."""
+    """Exit with `code`, without waiting for a thread that hangs in a host name lookup: that cannot be cancelled."""
     if threading.active_count() > 1:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
@@ -79,24 +88,24 @@ def _end(code: int) -> None:
 
 
 @command.command()
-@click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(min=0), default=_STOP_LIMIT_S, show_default=True, metavar="SECONDS"
-)
+@_with_timeout("Give up waiting after this time and exit 4.")
 @with_options
 def stop(options: Options, *, timeout_s: float) -> None:
-    """Stop the running poller, and return when it is gone."""
+    """Stop the running poller and wait until it is gone."""
     from the_loop.supervision import stopping
 
     _tell(stopping.stop(options.root(), PIDFILE, timeout_s))
 
 
 @command.command()
-@click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(min=0), default=_STOP_LIMIT_S, show_default=True, metavar="SECONDS"
-)
+@_with_timeout("Give up waiting after this time and exit 4.")
 @with_options
 def restart(options: Options, *, timeout_s: float) -> None:
-    """Have the running poller start again: same pid, arguments and environment, new code."""
+    """Restart the running poller and wait for the new start.
+
+    A unit is restarted by its service manager. A plain process executes the
+    program again, with the same pid, arguments and environment.
+    """
     from the_loop.supervision import stopping
 
     _tell(stopping.restart(options.root(), PIDFILE, timeout_s))
@@ -105,17 +114,17 @@ def restart(options: Options, *, timeout_s: float) -> None:
 @command.command()
 @with_options
 def wake(options: Options) -> None:
-    """Have the running poller make a full cycle now."""
+    """Make the running poller start a cycle now."""
     from the_loop.supervision import waking
 
     _tell(waking.wake(options.root(), PIDFILE))
 
 
 @command.command()
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @with_options
 def status(options: Options, *, as_json: bool) -> None:
-    """Say who holds the lock and how the last cycle went."""
+    """Show the state of the poller, its sources and its queue."""
     from the_loop.heartbeat import read_heartbeat
 
     root = options.root()
@@ -138,7 +147,7 @@ def _tell(result: Result) -> None:
 
 
 def _unit(sight: Sight, root: StateRoot) -> dict[str, Any] | None:
-    """The unit that runs the poller, or ran it last, as its manager sees it now."""
+    """The state of the unit that runs the poller, or ran it last; None if there is none or it cannot be asked."""
     unit = unit_of(sight.holder.pid) if sight.holder else recorded_unit(root)
     state = state_of(unit) if unit is not None else None
     if unit is None or state is None or (sight.holder is not None and state.main_pid != sight.holder.pid):
@@ -147,7 +156,7 @@ def _unit(sight: Sight, root: StateRoot) -> dict[str, Any] | None:
 
 
 def _report(sight: Sight, beat: dict[str, Any], root: StateRoot) -> dict[str, Any]:
-    """What `status --json` shows; the heartbeat of another life tells nothing about now but what was last seen."""
+    """The object of `status --json`. From a heartbeat of an earlier run only what was last seen is shown."""
     holder = sight.holder
     is_of_holder = holder is not None and (beat.get("pid"), beat.get("starttime")) == (holder.pid, holder.starttime)
     is_running = {Probe.HELD: True, Probe.FREE: False}.get(sight.probe)  # None: could not find out
@@ -189,18 +198,20 @@ def _in_words(report: dict[str, Any], cause: str) -> list[str]:
     counts = ", ".join(f"{report[name]} {label}" for name, label in _COUNTS.items())
     lines.append(f"queue: {counts}")
     if report["paused"]:
-        lines.append(f"all deliveries wait: {report['paused']}")
-    lines += [f"held: {ref}: {reason}" for ref, reason in (report["heldItems"] or {}).items()]
-    lines += [f"left alone, not configured any more: {place}" for place in report["leftAlone"] or []]
+        lines.append(f"deliveries paused: {report['paused']}")
+    if held_items := report["heldItems"]:
+        lines.append(f"items held: {len(held_items)}")
+        lines += [f"  {ref}: {reason}" for ref, reason in held_items.items()]
+    lines += [f"no longer configured: {place}" for place in report["leftAlone"] or []]
     return lines
 
 
-_COUNTS = {"pending": "pending", "uncertain": "uncertain", "held": "held", "gaveUp": "given up"}
+_COUNTS: Final = {"pending": "pending", "uncertain": "outcome unknown", "held": "held", "gaveUp": "given up"}
 
 
 def _holder_line(report: dict[str, Any], cause: str) -> str:
     if report["running"]:
-        who = f"pid {report['pid']}" if report["pid"] else "a process that cannot be seen from here"
+        who = f"pid {report['pid']}" if report["pid"] else "a process that is not visible here"
         return f"running: {who}, since {report['since'] or 'unknown'}" + (f" ({cause})" if cause else "")
     return f"unknown: {cause}" if report["running"] is None else "not running"
 
@@ -208,15 +219,15 @@ def _holder_line(report: dict[str, Any], cause: str) -> str:
 def _source_line(source: dict[str, Any]) -> str:
     line = f"source {source.get('name')} ({source.get('provider')}): {source.get('state')}, {source.get('items')} items"
     if source.get("waitingUntil"):
-        line += f", waits until {source['waitingUntil']}"
+        line += f", waiting until {source['waitingUntil']}"
     if source.get("owed"):
-        line += f", {source['owed']} of them still to be read"
+        line += f", {source['owed']} need a full re-read"
     if source.get("error"):
         line += f", last good {_age(source.get('lastGoodAt'))}: {source['error']}"
     return line
 
 
 def _age(moment: Any) -> str:
-    """A moment of the heartbeat, and how long ago that is."""
+    """A timestamp of the heartbeat, and its age."""
     at = epoch(moment)
     return "never" if at is None else f"{moment} ({span(time.time() - at)} ago)"

@@ -1,4 +1,4 @@
-"""`the-loop unit`: put the unit files in place, take them away, or show them."""
+"""`the-loop unit`: install, remove and show the systemd unit files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from the_loop.wiring import providers
 _SYSTEM_UNITS = Path("/etc/systemd/system")
 _USER_UNITS = Path("/etc/systemd/user")
 _SYSTEM_USER = "the-loop"
-_HIDDEN = ("/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/")  # noqa: S108 (where no program is to lie)
+_HIDDEN = ("/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/")  # noqa: S108 (a program must not be there)
 _SYSTEM_FILES = {
     Path("/etc/sysusers.d/the-loop.conf"): "the-loop.sysusers",
     Path("/etc/tmpfiles.d/the-loop.conf"): "the-loop.tmpfiles",
@@ -36,13 +36,13 @@ _CALL_LIMIT_S = 30.0
 
 @click.group("unit")
 def command() -> None:
-    """Put the unit files in place, take them away, or show them."""
+    """Install, remove and show the systemd unit files."""
 
 
 def _checked(_ctx: click.Context, _option: click.Parameter, name: str | None) -> str | None:
-    """An instance's name is part of unit names and paths."""
+    """The name of an instance, which becomes part of unit names and paths. Raises click.BadParameter."""
     if name is not None and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}", name):
-        raise click.BadParameter(f"'{name}' is no name for an instance; use letters, digits and _ . : -")
+        raise click.BadParameter(f"'{name}' is not a valid instance name; use letters, digits and _ . : -")
     return name
 
 
@@ -50,25 +50,30 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def _kind(function: F) -> F:
-    """The options that say which manager and which instance."""
+    """Add the options that select the service manager and the instance."""
     for option in (
-        click.option("--name", metavar="NAME", callback=_checked, help="An instance: NAME.yaml configures it."),
-        click.option("--system", "is_system", is_flag=True, help="For the system's manager."),
-        click.option("--user", "is_user", is_flag=True, help="For your own manager (the default, but for root)."),
+        click.option(
+            "--name",
+            metavar="NAME",
+            callback=_checked,
+            help="Use the instance that NAME.yaml configures.",
+        ),
+        click.option("--system", "is_system", is_flag=True, help="Use the system service manager."),
+        click.option("--user", "is_user", is_flag=True, help="Use your own service manager (default unless root)."),
     ):
         function = option(function)
     return function
 
 
 @command.command()
-@click.option("--timer", is_flag=True, help="Tell how to run it from a timer instead of as a service.")
+@click.option("--timer", is_flag=True, help="Print how to enable the timer instead of the service.")
 @_kind
 @with_options
 def install(options: Options, *, timer: bool, is_user: bool, is_system: bool, name: str | None) -> None:
-    """Write the unit files with the right paths, and tell what to type next."""
+    """Install the unit files and print the next steps."""
     for_user = _is_for_user(is_user=is_user, is_system=is_system)
     if not for_user and os.geteuid() != 0:
-        raise LoopError("cannot install system units: this is not root", "use --user, or run it as root")
+        raise LoopError("cannot install system units: you are not root", "use --user, or run the command as root")
     texts = {_path(file, for_user=for_user): text for file, text in _texts(for_user, name).items()}
     if not for_user:
         _prepare_system()
@@ -84,12 +89,12 @@ def install(options: Options, *, timer: bool, is_user: bool, is_system: bool, na
     is_complete = not for_user or _lingers()
     main = _instance("the-loop-poll-once.timer" if timer else "the-loop-poll.service", name)
     words = "systemctl --user" if for_user else "systemctl"
-    print(f"next: write {_config_path(for_user, name)}, then type `{words} enable --now {main}`")
+    print(f"next: write {_config_path(for_user, name)}, then run `{words} enable --now {main}`")
     if not is_complete:
         user = pwd.getpwuid(os.geteuid()).pw_name
         say(
-            f"the-loop: NOT COMPLETE: lingering is off, so everything ends with your last logout; "
-            f"type `loginctl enable-linger {user}`"
+            f"the-loop: NOT COMPLETE: lingering is off, so the poller and all sessions end at your last logout "
+            f"(run `loginctl enable-linger {user}`)"
         )
 
 
@@ -97,20 +102,23 @@ def install(options: Options, *, timer: bool, is_user: bool, is_system: bool, na
 @_kind
 @with_options
 def uninstall(_options: Options, *, is_user: bool, is_system: bool, name: str | None) -> None:
-    """Stop and disable the units, and remove the files that `unit install` wrote. State and configuration stay."""
+    """Stop and disable the units and remove their files.
+
+    State and configuration are kept.
+    """
     for_user = _is_for_user(is_user=is_user, is_system=is_system)
     if not for_user and os.geteuid() != 0:
-        raise LoopError("cannot remove system units: this is not root", "use --user, or run it as root")
+        raise LoopError("cannot remove system units: you are not root", "use --user, or run the command as root")
     files = [_path(file, for_user=for_user) for file in _texts(for_user, name)]
     units = [_instance(file.name.replace("@", ""), name) for file in files if file.name != SLICE]
     _systemctl(for_user, "disable", "--now", "--quiet", "--", *units)
     _systemctl(for_user, "clean", "--what=runtime", "--", *(unit for unit in units if unit.endswith(".service")))
-    with suppress(OSError):  # another instance may have its own in it
+    with suppress(OSError):  # another instance may have its directory in it
         Path(f"/run/user/{os.geteuid()}/the-loop" if for_user else "/run/the-loop").rmdir()
     files += [file.with_name(f"{file.name}.d") / "10-manager.conf" for file in files]
     files = [file for file in files if not _is_needed_elsewhere(file, name, for_user=for_user)]
     if not for_user and not set(_folder(for_user).glob("the-loop-poll*.service")) - set(files):
-        files += _SYSTEM_FILES  # these were the last of them
+        files += _SYSTEM_FILES  # no other unit of ours is left
     for file in files:
         if is_ours(file):
             file.unlink()
@@ -164,7 +172,7 @@ def _folder(for_user: bool) -> Path:  # noqa: FBT001 (one of two managers)
 
 
 def _path(file: str, *, for_user: bool) -> Path:
-    """Where a unit file goes. The slice is always of a user's manager: that is where deliveries run."""
+    """Where a unit file is installed. The slice always belongs to a user manager, because deliveries run there."""
     return (_USER_UNITS if file == SLICE and not for_user else _folder(for_user)) / file
 
 
@@ -174,7 +182,7 @@ def _config_path(for_user: bool, name: str | None) -> str:  # noqa: FBT001 (one 
 
 
 def _bindir() -> Path:
-    """The folder of the command that was called: what the units will run."""
+    """The directory of the `the-loop` command that was called; the units run it from there."""
     called = Path(sys.argv[0])
     return called.resolve().parent if called.name == "the-loop" else Path(sys.executable).parent
 
@@ -189,12 +197,12 @@ def _systemctl(for_user: bool, *words: str) -> Finished:  # noqa: FBT001 (one of
     argv = ["systemctl", scope, "--no-ask-password", *words]
     finished = run_blocking(argv, manager_environment(os.environ), limit_s=_CALL_LIMIT_S)
     if not finished.is_good and words[0] == "daemon-reload":
-        say(f"the-loop: {finished.problem}; type `systemctl {scope} daemon-reload` where the manager runs")
+        say(f"the-loop: {finished.problem} (run `systemctl {scope} daemon-reload` in a session of that manager)")
     return finished
 
 
 def _prepare_system() -> None:
-    """The user that the service runs as, its home, its lingering manager, and the message catalog."""
+    """Set up the user of the service, its home directory, its lingering manager, and the message catalog."""
     for line in write_all({path: f"{MARK}\n{shipped(file)}" for path, file in _SYSTEM_FILES.items()}):
         print(line)
     calls: Sequence[Sequence[str]] = (
@@ -215,14 +223,14 @@ def _lingers() -> bool:
 
 
 def _warn_of_hidden_program() -> None:
-    """The system service sees no home: a command that lies in one cannot be started."""
+    """Warn if the command is below a home directory: the system service cannot see it there."""
     places = {str(_bindir()), sys.prefix, sys.base_prefix, str(Path(__file__).resolve().parent)}
     for place in sorted(place for place in places if place.startswith(_HIDDEN)):
-        say(f"the-loop: NOT COMPLETE: the system service cannot see '{place}'; install it outside of homes and /tmp")
+        say(f"the-loop: NOT COMPLETE: the system service cannot see '{place}' (install it outside /home and /tmp)")
 
 
 def _warn_of_hidden_homes(config_file: str, *, for_user: bool) -> None:
-    """`ProtectHome=` hides every home from the system service, inboxes in them as well."""
+    """Warn about inboxes below a home directory: `ProtectHome=` hides them from the system service."""
     if for_user:
         return
     try:
@@ -231,4 +239,7 @@ def _warn_of_hidden_homes(config_file: str, *, for_user: bool) -> None:
         return
     for section in sections:
         if isinstance(section, DirectorySection) and section.path.startswith((*_HIDDEN, "~")):
-            say(f"the-loop: the system service cannot see '{section.path}': add `BindPaths=` for it in a drop-in")
+            say(
+                f"the-loop: the system service cannot see '{section.path}' "
+                "(add `BindPaths=` with it in `systemctl edit the-loop-poll.service`)"
+            )

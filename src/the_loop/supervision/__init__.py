@@ -1,1 +1,1 @@
-"""Living with a service manager, and with other processes."""
+"""Integration with systemd, and control of the process that holds a lock."""

@@ -1,6 +1,6 @@
-"""Putting the unit files in place: which ones, with which text, and where. The files in `systemd/` are the one source.
+"""Installing the unit files: which ones, with which text, and where. The files in `systemd/` are the single source.
 
-Templates and user units are made from the plain system units by the two functions below, so that they cannot drift.
+Template and user units are generated from the system units by the two functions below, so that they cannot differ.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def shipped(name: str) -> str:
 
 
 def as_template(text: str) -> str:
-    """The same unit for instances: `%i` has its own configuration and its own root."""
+    """The text as a template unit: each instance `%i` has its own configuration and state root."""
     text = text.replace("the-loop-poll.service", "the-loop-poll@%i.service").replace(
         "the-loop-poll.socket", "the-loop-poll@%i.socket"
     )
@@ -45,7 +45,7 @@ def as_template(text: str) -> str:
 
 
 def as_user(text: str) -> str:
-    """The same unit for a user's manager: without what needs privilege, and with the user's own places."""
+    """The text for a user manager: without settings that need privileges, and with the user's own paths."""
     text = _NEEDS_PRIVILEGE.sub("", text)
     text = text.replace("=/var/lib/the-loop", "=%h/.local/state/the-loop")
     text = text.replace("/etc/the-loop/", "%h/.config/the-loop/")
@@ -54,7 +54,7 @@ def as_user(text: str) -> str:
 
 
 def unit_texts(bindir: Path, *, is_user: bool, name: str | None) -> dict[str, str]:
-    """File name and text of each unit to install; with `name`, the templates that its instance is of."""
+    """File name and text of each unit to install; with `name`, the template units of that instance."""
     texts = {SLICE: shipped(SLICE)}
     for base in BASES:
         text = shipped(base) if name is None else as_template(shipped(base))
@@ -69,19 +69,19 @@ def template_name(base: str) -> str:
 
 
 def manager_drop_in(uid: int) -> str:
-    """What ties a system service to the manager of the user it runs as."""
+    """The drop-in that ties a system service to the user manager of uid `uid`, in which its deliveries run."""
     return (
-        f"{MARK}\n[Unit]\n# Started again when it ends: deliveries run in it.\n"
+        f"{MARK}\n[Unit]\n# Restarted if it ends: deliveries run in it.\n"
         f"Upholds=user@{uid}.service\nAfter=user@{uid}.service\n"
         f"[Service]\nEnvironment=XDG_RUNTIME_DIR=/run/user/{uid}\n"
     )
 
 
 def write_all(texts: Mapping[Path, str]) -> Iterator[str]:
-    """Write the files; yields a line for each that changed. A file that is not ours is left alone."""
+    """Write the files; yield a line for each that changed. A file that we did not install is kept. Raises OSError."""
     for path, text in texts.items():
         if path.exists() and not is_ours(path):
-            yield f"left alone, not ours: {path}"
+            yield f"kept {path}: it was not installed by `the-loop unit install`"
             continue
         if path.exists() and path.read_text("utf-8") == text:
             continue
@@ -94,7 +94,7 @@ def write_all(texts: Mapping[Path, str]) -> Iterator[str]:
 
 
 def is_ours(path: Path) -> bool:
-    """True for a file that an installation of ours wrote."""
+    """True for a file that `the-loop unit install` wrote; False if it cannot be read."""
     try:
         return path.read_text("utf-8", "replace").startswith(MARK)
     except OSError:

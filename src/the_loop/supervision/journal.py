@@ -1,8 +1,8 @@
-"""The journal as the place of the decision trail: one entry an event, with fields to match on.
+"""The event log in the journal: one entry per event, with fields to match on.
 
-Fields: `MESSAGE_ID`, `PRIORITY`, `THE_LOOP_EVENT`, `THE_LOOP_STATE_ROOT`, and every field of the event in capitals
-(`deliveryId` is `THE_LOOP_DELIVERY_ID`; true and false are 1 and 0). `THE_LOOP_JSON` has the event whole, which is
-what `the-loop events` reads back.
+Fields: `MESSAGE_ID`, `PRIORITY`, `THE_LOOP_EVENT`, `THE_LOOP_STATE_ROOT`, and each field of the event in upper case
+(`deliveryId` is `THE_LOOP_DELIVERY_ID`; true and false are 1 and 0). `THE_LOOP_JSON` contains the complete event,
+which `the-loop events` reads back.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from the_loop.eventlog import JsonLog, message_id, parse_line
 IDENTIFIER: Final = "the-loop"
 _PRIORITIES: Final = {"error": 3, "warning": 4, "notice": 5, "info": 6}
 _HUMP: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
-_ENOUGH_TRIES: Final = 5
+_CHECKS: Final = 5
 
 
 def is_connected(environ: Mapping[str, str]) -> bool:
-    """True if our standard error goes to the journal (`$JOURNAL_STREAM` names its device and inode)."""
+    """True if our standard error is connected to the journal (`$JOURNAL_STREAM` names its device and inode)."""
     device, _, inode = environ.get("JOURNAL_STREAM", "").partition(":")
     try:
         found = os.fstat(2)
@@ -36,15 +36,15 @@ def is_connected(environ: Mapping[str, str]) -> bool:
 
 
 class JournalSink:
-    """Sends events to the journal; and to the log as well, until one was read back from the journal.
+    """Sends events to the journal, and also to the log file until one was read back from the journal.
 
-    The user of a system service may not be able to read what it wrote; then the log stays.
+    The user of a system service may not be allowed to read its own entries; then the log file is kept.
     """
 
     def __init__(self, root: Path, log: JsonLog | None) -> None:
         self._root = root
         self._log = log
-        self._tries = 0
+        self._checks = 0
 
     def write(self, event: Mapping[str, Any]) -> None:
         journal.send(event["message"], **entry_fields(event, self._root))
@@ -55,10 +55,10 @@ class JournalSink:
         self._log = None
 
     def check(self) -> None:
-        """Look whether our entries can be read back; after a few times in vain it is taken that they cannot."""
-        if self._log is None or self._tries >= _ENOUGH_TRIES:
+        """Find out whether our entries can be read back; after five failed checks it is assumed that they cannot."""
+        if self._log is None or self._checks >= _CHECKS:
             return
-        self._tries += 1
+        self._checks += 1
         with journal.Reader() as reader:
             reader.add_match(_PID=str(os.getpid()))
             reader.add_match(THE_LOOP_STATE_ROOT=str(self._root))
@@ -67,7 +67,7 @@ class JournalSink:
 
 
 def entry_fields(event: Mapping[str, Any], root: Path) -> dict[str, Any]:
-    """The journal's fields for an event; its values were made safe when it was composed."""
+    """The journal's fields for an event; its values were escaped and capped when it was composed."""
     fields: dict[str, Any] = {
         "MESSAGE_ID": message_id(event["event"]),
         "PRIORITY": _PRIORITIES[event["level"]],
@@ -83,7 +83,7 @@ def entry_fields(event: Mapping[str, Any], root: Path) -> dict[str, Any]:
 
 
 def read_journal(root: Path, since: datetime | None) -> Iterator[dict[str, Any]]:
-    """The events of this root that the journal shows us, oldest first. Raises OSError."""
+    """The events of this root in the journal as far as we may read it, oldest first. Raises OSError."""
     with open_reader(root) as reader:
         if since is not None:
             reader.seek_realtime(since)
@@ -91,17 +91,17 @@ def read_journal(root: Path, since: datetime | None) -> Iterator[dict[str, Any]]
 
 
 def open_reader(root: Path) -> Any:
-    """A reader of this root's events. Raises OSError where there is no journal to read."""
+    """A journal reader of this root's events. Raises OSError if there is no journal to read."""
     reader = journal.Reader()
     reader.add_match(SYSLOG_IDENTIFIER=IDENTIFIER)
     reader.add_match(THE_LOOP_STATE_ROOT=str(root))
     with suppress(OSError):
-        reader.add_match(_UID=str(root.stat().st_uid))  # anybody may send an entry; only the owner's are ours
+        reader.add_match(_UID=str(root.stat().st_uid))  # any user can write entries like ours
     return reader
 
 
 def new_events(reader: Any) -> Iterator[dict[str, Any]]:
-    """What came since the last call, or since the reader's start."""
+    """The events since the last call, or since the reader's start."""
     reader.process()
     for entry in reader:
         event = parse_line(entry.get("THE_LOOP_JSON", ""))

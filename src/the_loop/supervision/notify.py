@@ -1,7 +1,7 @@
 """The service manager's notify protocol: `READY`, `STATUS`, `WATCHDOG`, `STOPPING`, `RELOADING`.
 
-Without `NOTIFY_SOCKET` every call does nothing; a socket that is broken is said once and costs nothing. The variables
-are taken out of the environment, so that no child inherits them.
+Without `NOTIFY_SOCKET` every call does nothing. A broken socket is reported once and otherwise ignored. The variables
+are removed from the environment, so that no child inherits them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sdnotify
 
 
 class Notifier:
-    """Sends to the socket that the environment names. `complain` is told once why it does not work."""
+    """Sends to the socket that the environment names. `complain` is called once with the reason if that fails."""
 
     def __init__(self, environ: MutableMapping[str, str], complain: Callable[[str], None]) -> None:
         self._complain = complain
@@ -36,7 +36,7 @@ class Notifier:
         self._send("RELOADING=1")
 
     def extend_timeout(self, seconds: float) -> None:
-        """Ask for this much more time, where a start or a stop is being waited for."""
+        """Extend the manager's timeout of the current start or stop by `seconds` from now."""
         self._send(f"EXTEND_TIMEOUT_USEC={seconds * 1e6:.0f}")
 
     def watchdog(self) -> None:
@@ -46,7 +46,7 @@ class Notifier:
         if not environ.get("NOTIFY_SOCKET"):
             return None
         try:
-            notifier = sdnotify.SystemdNotifier(debug=True)  # debug: it raises instead of keeping silent
+            notifier = sdnotify.SystemdNotifier(debug=True)  # debug: it raises instead of ignoring errors
             notifier.socket.setblocking(False)  # a full queue must not stop the poller
         except (OSError, TypeError, AttributeError) as error:
             self._broken(error)
@@ -63,12 +63,12 @@ class Notifier:
 
     def _broken(self, error: Exception) -> None:
         if not self._is_broken:
-            self._complain(f"cannot notify the service manager: {error}, going on without")
+            self._complain(f"cannot notify the service manager: {error}, ignoring")
         self._is_broken = True
 
 
 def _watchdog_period_s(environ: MutableMapping[str, str]) -> float | None:
-    """Half the manager's period in seconds; None where it is not meant for us, or no positive number."""
+    """Half the manager's watchdog period in seconds; None if it is for another process or not a positive number."""
     pid = environ.get("WATCHDOG_PID", "")
     usec = environ.get("WATCHDOG_USEC", "")
     if (

@@ -1,7 +1,7 @@
-"""The wake socket: a datagram on it starts a full cycle at once. The manager's, or one of our own in the state root.
+"""The wake socket: a datagram on it starts a cycle at once. It is the manager's, or our own in the state root.
 
-The manager keeps its socket over a restart, so that a wake sent meanwhile is served by the next poller. What a
-datagram says does not matter.
+The manager keeps its socket open over a restart, so that the next poller serves a wake-up that was sent meanwhile.
+The content of a datagram is ignored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FIRST_FD: Final = 3
 
 
 def inherited_socket(environ: MutableMapping[str, str]) -> socket.socket | None:
-    """The manager's socket, if it gave us one; the variables are taken out, so that no child believes in them."""
+    """The socket that the manager passed, if any. Removes its variables, so that no child inherits them."""
     values = {name: environ.pop(name, "") for name in ("LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")}
     if values["LISTEN_PID"] != str(os.getpid()) or not re.fullmatch("[1-9][0-9]{0,3}", values["LISTEN_FDS"]):
         return None
@@ -32,16 +32,16 @@ def inherited_socket(environ: MutableMapping[str, str]) -> socket.socket | None:
     os.set_inheritable(_FIRST_FD, False)
     found = socket.socket(fileno=_FIRST_FD)
     if (found.family, found.type) != (socket.AF_UNIX, socket.SOCK_DGRAM):
-        found.detach()  # somebody changed the socket unit: nothing we could read wakes from
+        found.detach()  # the socket unit was changed: not a socket that we can read from
         return None
     found.setblocking(False)
     return found
 
 
 def own_socket(root: Path) -> socket.socket | None:
-    """Our own socket in the root, for a poller without a manager. Only the holder of the root's lock may ask.
+    """Our own socket in the root, for a poller without a manager. The caller must hold the root's lock.
 
-    None where the file system has no sockets: then nobody can wake the poller, and it works all the same.
+    None if the file system does not support sockets: the poller then works, but cannot be woken.
     """
     made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
@@ -58,21 +58,21 @@ def own_socket(root: Path) -> socket.socket | None:
 
 
 def drain(wakes: socket.socket) -> None:
-    """Take every wake that waits: one cycle serves them all."""
+    """Read all waiting wake-ups: one cycle serves them together."""
     with contextlib.suppress(OSError):
         while True:
             wakes.recv(64)
 
 
 def send_wake(path: Path) -> bool:
-    """True if somebody listens there."""
+    """Send a wake-up to the socket at `path`; True if a process listens there."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.setblocking(False)
         try:
             with _short(path) as short:
                 sender.sendto(b"wake", short)
         except BlockingIOError:
-            return True  # as many wakes as fit are waiting already
+            return True  # the queue is full of wake-ups already
         except OSError:
             return False
     return True
@@ -80,7 +80,7 @@ def send_wake(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _short(path: Path) -> Iterator[str]:
-    """A name for `path` that fits into a socket's address, however deep it lies."""
+    """A name for `path` that fits into a socket address (108 bytes), however long the path is. Raises OSError."""
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"

@@ -1,7 +1,7 @@
-"""Stopping and restarting the poller of a state root, whoever runs it, and knowing that it is so.
+"""Stopping and restarting the poller of a state root, in a unit or as a plain process, and verifying the result.
 
-Nothing is ever signalled on the word of a file: the kernel says who holds the lock, the pidfile only confirms it, and
-the signal goes through a pidfd of exactly that process. What cannot be found out is said, and is no success.
+A pidfile alone is never a reason to signal a process: the kernel names the holder of the lock, the pidfile confirms
+it, and the signal goes through a pidfd of exactly that process. A state that could not be found out is an error.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from the_loop.supervision.unit import (
     units_on_their_way,
 )
 
-_STAYS_FREE_S: Final = 1.0  # a supervisor that starts it again does so within this
+_STAYS_FREE_S: Final = 1.0  # a supervisor that restarts the poller does so within this time
 _NO_NEW_START_S: Final = 5.0
 _CALL_LIMIT_S: Final = 10.0
-_LOOK_AGAIN_S: Final = 0.05
+_PROBE_INTERVAL_S: Final = 0.05
 
 
 class Code(IntEnum):
@@ -47,20 +47,22 @@ class Code(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Result:
+    """The exit code of the command and its message for people, without a full stop."""
+
     code: Code
     message: str
 
 
 def stop(root: StateRoot, pidfile: str, timeout_s: float, *, for_takeover: bool = False) -> Result:
-    """End the poller of this root and return when it is gone, at the latest after `timeout_s`.
+    """Stop the poller of this root and return when it is gone, at the latest after `timeout_s`. Raises OSError.
 
-    `for_takeover`: whoever asks is going to hold the lock itself, so its own unit is left to start.
+    `for_takeover`: the caller is about to take the lock itself, so its own unit is not stopped.
     """
     until = time.monotonic() + timeout_s
     sight = look(root.path, pidfile)
     while sight.probe is Probe.FREE:
         result = _stop_what_is_on_its_way(root, pidfile, sight, until, for_takeover=for_takeover)
-        sight = look(root.path, pidfile)  # a unit may have come back while its manager was asked
+        sight = look(root.path, pidfile)  # a unit may have restarted while its manager was asked
         if result.code is not Code.NOTHING_RUNS or sight.probe is Probe.FREE or time.monotonic() >= until:
             return result
     asked: set[Identity] = set()
@@ -77,29 +79,29 @@ def stop(root: StateRoot, pidfile: str, timeout_s: float, *, for_takeover: bool 
             return _stopped(root, asked, until, for_takeover=for_takeover)
         if time.monotonic() >= until:
             return Result(Code.STILL_THERE, _still_there(sight, timeout_s, asked))
-        time.sleep(_LOOK_AGAIN_S)
+        time.sleep(_PROBE_INTERVAL_S)
 
 
 def _look_for_holder(root: StateRoot, pidfile: str, until: float, sight: Sight) -> Sight:
-    """A holder that nobody shows may just be ending: look for it a while before believing that it cannot be seen."""
+    """Probe for a while if the holder is not visible: it may just be ending. Returns the last probe."""
     until = min(until, time.monotonic() + _STAYS_FREE_S)
     while sight.probe is Probe.HELD and sight.holder is None and time.monotonic() < until:
-        time.sleep(_LOOK_AGAIN_S)
+        time.sleep(_PROBE_INTERVAL_S)
         sight = look(root.path, pidfile)
     return sight
 
 
 def restart(root: StateRoot, pidfile: str, timeout_s: float) -> Result:
-    """Have the running poller start again; return when the new start holds the lock."""
+    """Restart the running poller; return when the new start holds the lock, at the latest after `timeout_s`."""
     until = time.monotonic() + timeout_s
     sight = look(root.path, pidfile)
     while not (sight.verified and sight.holder):
         if sight.probe is Probe.FREE:
-            return Result(Code.NOTHING_RUNS, f"no poller runs on '{root.path}'")
+            return Result(Code.NOTHING_RUNS, f"no poller is running on '{root.path}'")
         sight = _look_for_holder(root, pidfile, until, sight)
         if (refusal := _refusal(sight)) or time.monotonic() >= until:
             return Result(Code.STILL_THERE, refusal or _still_there(sight, timeout_s, set()))
-        time.sleep(_LOOK_AGAIN_S)
+        time.sleep(_PROBE_INTERVAL_S)
         sight = look(root.path, pidfile)
     before = _claimed_at(root.path / pidfile)
     unit = unit_of(sight.holder.pid)
@@ -110,7 +112,7 @@ def restart(root: StateRoot, pidfile: str, timeout_s: float) -> Result:
         finished = systemctl(unit, "restart", "--", unit.name, limit_s=max(1.0, until - time.monotonic()))
         if not finished.is_good:
             return Result(
-                Code.STILL_THERE, f"cannot restart {unit}: {finished.problem}; type `{unit.command('restart')}`"
+                Code.STILL_THERE, f"cannot restart '{unit}': {finished.problem} (run `{unit.command('restart')}`)"
             )
     else:
         with pinned(sight.holder) as descriptor:
@@ -120,7 +122,7 @@ def restart(root: StateRoot, pidfile: str, timeout_s: float) -> Result:
 
 
 def _end_holder(root: StateRoot, pidfile: str, holder: Identity, *, asked: set[Identity], until: float) -> str:
-    """Have the holder's unit stopped, or signal it as a plain process; why neither may be done."""
+    """Stop the holder's unit, or signal it as a plain process; return why neither is possible, else ""."""
     unit = unit_of(holder.pid)
     is_main = runs(unit, holder, _left(until)) if unit is not None else False
     if unit is not None and (refusal := _unit_refusal(unit, is_main=is_main)):
@@ -134,32 +136,32 @@ def _end_holder(root: StateRoot, pidfile: str, holder: Identity, *, asked: set[I
 
 def _unit_refusal(unit: Unit, *, is_main: bool | None) -> str:
     if is_main is None:
-        return f"a poller runs in {unit}, but its manager cannot be asked; type `{unit.command('stop')}`"
+        return f"a poller runs in '{unit}', but its manager cannot be asked (run `{unit.command('stop')}`)"
     if is_main and unit == unit_of("self"):
-        return f"this command runs inside {unit} and would end with it; type `{unit.command('stop')}` outside"
+        return f"this command runs inside '{unit}' and would end with it (run `{unit.command('stop')}` outside)"
     return ""
 
 
 def _stop_unit(unit: Unit, until: float) -> str:
-    """Stop a unit and see it down; why it is not. A job that somebody's restart canceled is asked for again."""
+    """Stop a unit and verify that it is down; return why it is not, else "". Retries a job that was canceled."""
     problem = ""
     while (left_s := until - time.monotonic()) > 0:
         finished = systemctl(unit, "stop", "--", unit.name, limit_s=left_s)
         state = state_of(unit, _left(until))
         if state is not None and state.is_down:
             return ""
-        standing = f"{unit} is {state.active if state else 'unknown'}"
+        standing = f"'{unit}' is {state.active if state else 'in an unknown state'}"
         if finished.code is None:
-            return f"no time left: {standing}; a stop is under way"
+            return f"timed out: {standing}, a stop is under way"
         problem = standing if finished.is_good else finished.problem
         if not finished.is_good and "cancel" not in problem:
             break
-        time.sleep(_LOOK_AGAIN_S)
-    return f"cannot stop {unit}: {problem or 'no time left'}; type `{unit.command('stop')}`"
+        time.sleep(_PROBE_INTERVAL_S)
+    return f"cannot stop '{unit}': {problem or 'timed out'} (run `{unit.command('stop')}`)"
 
 
 def _stopped(root: StateRoot, asked: set[Identity], until: float, *, for_takeover: bool) -> Result:
-    """The lock is free; nothing that would take it again may be under way."""
+    """The lock is free: also stop units that are about to take it again."""
     on_their_way, unknown = units_on_their_way(root, _left(until))
     for unit in on_their_way:
         if unit == unit_of("self"):
@@ -177,7 +179,7 @@ def _stopped(root: StateRoot, asked: set[Identity], until: float, *, for_takeove
 def _stop_what_is_on_its_way(
     root: StateRoot, pidfile: str, sight: Sight, until: float, *, for_takeover: bool
 ) -> Result:
-    """Nobody holds the lock: a unit between two starts is stopped all the same."""
+    """The lock is free: stop a unit that is between two starts."""
     on_their_way, unknown = units_on_their_way(root, _left(until))
     if on_their_way:
         return _stopped(root, set(), until, for_takeover=for_takeover)
@@ -188,19 +190,19 @@ def _stop_what_is_on_its_way(
 
 
 def mention_system_units() -> str:
-    """For an ordinary user: the system's poller is another one, but may be the one that is meant."""
+    """For an ordinary user: name active system units, which run on another root but may be the ones that are meant."""
     names = [] if os.geteuid() == 0 else active_system_units()
-    return "".join(f"; the system unit {name} is active, `systemctl stop {name}` stops that" for name in names)
+    return "".join(f"; the system unit '{name}' is active (run `systemctl stop {name}` to stop it)" for name in names)
 
 
 def _left(until: float) -> float:
-    """How long one call to a manager may take."""
+    """The time limit of one call to a manager, in seconds."""
     return min(_CALL_LIMIT_S, max(0.5, until - time.monotonic()))
 
 
 def _would_start_again(root: StateRoot, until: float) -> str:
     names = active_companions(root, _left(until))
-    return f"; {' and '.join(names)} would start it again" if names else ""
+    return f"; {' and '.join(names)} will start it again" if names else ""
 
 
 def _wait_for_new_start(root: StateRoot, pidfile: str, before: int, until: float, timeout_s: float) -> Result:
@@ -214,32 +216,32 @@ def _wait_for_new_start(root: StateRoot, pidfile: str, before: int, until: float
         elif free_since is None:
             free_since = time.monotonic()
         elif time.monotonic() - free_since > _NO_NEW_START_S:
-            return Result(
-                Code.FAILED, "the poller ended, but did not start again; see `the-loop events` for the reason"
-            )
-        time.sleep(_LOOK_AGAIN_S)
-    return Result(Code.STILL_THERE, f"no new start within {timeout_s:.0f} s; the restart is still under way")
+            return Result(Code.FAILED, "the poller ended, but did not start again (see `the-loop events`)")
+        time.sleep(_PROBE_INTERVAL_S)
+    return Result(
+        Code.STILL_THERE, f"timed out after {timeout_s:.0f} s: a restart is under way, without a new start yet"
+    )
 
 
 def _nothing_runs(root: StateRoot, pidfile: str, sight: Sight) -> Result:
-    """Say so; a pidfile that was left behind is removed, without a word of it being believed."""
+    """The result if no poller is running; a stale pidfile is removed, and its content is not relied on."""
     path = root.path / pidfile
-    nothing = f"no poller runs on '{root.path}'"
+    nothing = f"no poller is running on '{root.path}'"
     if not os.path.lexists(path):
         return Result(Code.NOTHING_RUNS, nothing)
     try:
         root.check_owner()
         found = remove_stale_claim(root.path, pidfile)
     except (LoopError, OSError) as error:
-        return Result(Code.NOTHING_RUNS, f"{nothing}; its stale pidfile is left alone: {error}")
+        return Result(Code.NOTHING_RUNS, f"{nothing}; cannot remove its stale pidfile: {error}")
     if found is None:
-        said = f" (it named {sight.note.pid})" if sight.note else ""
-        return Result(Code.NOTHING_RUNS, f"{nothing}; removed the stale pidfile '{path}'{said}")
+        named = f" (it named pid {sight.note.pid})" if sight.note else ""
+        return Result(Code.NOTHING_RUNS, f"{nothing}; removed the stale pidfile '{path}'{named}")
     return Result(Code.NOTHING_RUNS, f"{nothing}; {found.cause or 'its pidfile is in use again'}")
 
 
 def _ask(root: StateRoot, pidfile: str, holder: Identity, *, asked: set[Identity], until: float) -> None:
-    """SIGTERM to exactly this process, once, if it still holds the lock; then wait for it to end."""
+    """Send SIGTERM to exactly this process, once, if it still holds the lock; wait until it ends or `until`."""
     with pinned(holder) as descriptor:
         if descriptor is None:
             return
@@ -254,7 +256,7 @@ def _ask(root: StateRoot, pidfile: str, holder: Identity, *, asked: set[Identity
 
 
 def _refusal(sight: Sight) -> str:
-    """Why nobody may be signalled, where waiting will not change that."""
+    """Why no process may be signalled, if waiting does not change that; else ""."""
     if sight.probe is Probe.UNKNOWN:
         return f"cannot find out whether a poller runs: {sight.cause}{mention_system_units()}"
     if sight.holder is None:
@@ -264,28 +266,28 @@ def _refusal(sight: Sight) -> str:
     except OSError:
         return ""
     if os.geteuid() not in (0, owner):
-        return f"pid {sight.holder.pid} holds the lock and belongs to uid {owner}; stop it as that user or as root"
+        return f"pid {sight.holder.pid} holds the lock and belongs to uid {owner} (stop it as that user or as root)"
     return ""
 
 
 def _still_there(sight: Sight, timeout_s: float, asked: set[Identity]) -> str:
     who = f"pid {sight.holder.pid}" if sight.holder else "an unknown process"
     under_way = "a stop is under way" if asked else f"it was not signalled: {sight.cause}"
-    return f"after {timeout_s:.0f} s {who} still holds the lock; {under_way}"
+    return f"timed out after {timeout_s:.0f} s: {who} still holds the lock; {under_way}"
 
 
 def _watch_it_stay_free(root: StateRoot, pidfile: str, until: float) -> Sight:
-    """The lock has to stay free for a moment: somebody may be starting the poller again."""
-    stays_until = min(time.monotonic() + _STAYS_FREE_S, max(until, time.monotonic() + _LOOK_AGAIN_S))
+    """Probe until the lock is held or has stayed free for a moment: the poller may be starting again."""
+    stays_until = min(time.monotonic() + _STAYS_FREE_S, max(until, time.monotonic() + _PROBE_INTERVAL_S))
     sight = look(root.path, pidfile)
     while sight.probe is Probe.FREE and time.monotonic() < stays_until:
-        time.sleep(_LOOK_AGAIN_S)
+        time.sleep(_PROBE_INTERVAL_S)
         sight = look(root.path, pidfile)
     return sight
 
 
 def _claimed_at(path: Path) -> int:
-    """When the lock was last taken, in nanoseconds; it tells a new start from the old one under the same pid."""
+    """When the lock was last taken, in nanoseconds, 0 if unknown. Distinguishes two starts under the same pid."""
     try:
         return path.stat().st_mtime_ns
     except OSError:

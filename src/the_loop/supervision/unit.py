@@ -1,7 +1,7 @@
-"""Which service manager, which unit: who runs a process, and how to ask. Every answer may be "could not find out".
+"""Which unit of which service manager runs a process. Every answer may be "could not be found out".
 
-A unit counts only if it is a `.service` whose `MainPID` is the process: a shell's poller sits in a scope, cron's in
-`cron.service`, a user unit below `user@UID.service`, and stopping any of those would end something else.
+A unit counts only if it is a `.service` whose `MainPID` is the process: a poller started in a shell is in a scope, one
+started by cron in `cron.service`, and stopping one of those would end something else.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Unit:
         return self.name if self.scope == "system" else f"{self.name} (user manager of uid {self.uid})"
 
     def command(self, verb: str) -> str:
-        """What a person would type."""
+        """The command for a person to run."""
         return " ".join(["systemctl", *_manager_options(self), verb, self.name])
 
 
 @dataclass(frozen=True, slots=True)
 class UnitState:
-    """What its manager says of a unit."""
+    """The state of a unit according to its manager; names as in `systemctl show`."""
 
     active: str
     sub: str
@@ -58,12 +58,12 @@ class UnitState:
 
     @property
     def is_up(self) -> bool:
-        """True if it is not down for good, `auto-restart` included: while the lock is free, it will hold it again."""
+        """True unless it is down for good. True for `auto-restart`: such a unit is going to take the lock."""
         return self.active in _UP
 
 
 def unit_of(pid: int | str) -> Unit | None:
-    """The service that the process's control group is of; None for a scope, a slice, or none."""
+    """The service whose control group the process is in; None in a scope or slice, or if it cannot be read."""
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
@@ -79,13 +79,13 @@ def unit_of(pid: int | str) -> Unit | None:
 
 
 def systemctl(unit: Unit, *words: str, limit_s: float = _CALL_LIMIT_S) -> Finished:
-    """One call to the unit's manager; never a password prompt, never our standard input."""
+    """Run systemctl for the unit's manager, without a password prompt and without our standard input."""
     argv = ["systemctl", *_manager_options(unit), "--no-ask-password", *words]
     return run_blocking(argv, manager_environment(os.environ), limit_s=limit_s)
 
 
 def state_of(unit: Unit, limit_s: float = _CALL_LIMIT_S) -> UnitState | None:
-    """How the unit stands; None where its manager cannot be asked."""
+    """The state of the unit; None if its manager cannot be asked."""
     properties = "ActiveState,SubState,MainPID,Environment,InvocationID"
     finished = systemctl(unit, "show", f"--property={properties}", "--", unit.name, limit_s=limit_s)
     if not finished.is_good:
@@ -102,7 +102,7 @@ def state_of(unit: Unit, limit_s: float = _CALL_LIMIT_S) -> UnitState | None:
 
 
 def units_on_their_way(root: StateRoot, limit_s: float = _CALL_LIMIT_S) -> tuple[list[Unit], list[str]]:
-    """Units of this root that are about to run it, and what could not be found out."""
+    """Units that run a poller on this root or are about to, and why others could not be asked."""
     found: list[Unit] = []
     unknown: list[str] = []
     remembered = recorded_unit(root)
@@ -112,14 +112,14 @@ def units_on_their_way(root: StateRoot, limit_s: float = _CALL_LIMIT_S) -> tuple
         state = state_of(unit, limit_s)
         if state is None:
             if unit == remembered:
-                unknown.append(f"the manager of {unit} cannot be asked")
+                unknown.append(f"cannot find out the state of '{unit}': its manager cannot be asked")
         elif state.is_up and is_of_root(state, root):
             found.append(unit)
     return found, unknown
 
 
 def active_companions(root: StateRoot, limit_s: float = _CALL_LIMIT_S) -> list[str]:
-    """Timers and sockets that would start a poller of this root again."""
+    """Names of active timers and sockets that would start a poller on this root again."""
     names = []
     for pattern in ("the-loop-poll*.timer", "the-loop-poll*.socket"):
         for unit in _listed(pattern, limit_s, "--state=active"):
@@ -131,9 +131,9 @@ def active_companions(root: StateRoot, limit_s: float = _CALL_LIMIT_S) -> list[s
 
 
 def is_of_root(state: UnitState, root: StateRoot) -> bool:
-    """True if the unit's environment names this root, or it is the very run that was written down in it.
+    """True if the unit's environment names this root, or `local/unit.json` names its current invocation.
 
-    A name in a file alone proves nothing: the root may have come from another machine.
+    A unit name in that file is not enough: the root may have been moved from another machine.
     """
     prefix = "THE_LOOP_STATE_ROOT="
     try:
@@ -147,9 +147,9 @@ def is_of_root(state: UnitState, root: StateRoot) -> bool:
 
 
 def record_unit(root: StateRoot, environ: Mapping[str, str], wake: str) -> None:
-    """Write down which unit runs this process, if one does, so that `stop` knows it between two starts.
+    """Record the unit that runs this process, if any, so that `stop` knows it between two starts. Raises OSError.
 
-    `wake` is the path of the manager's wake socket, if there is one.
+    `wake` is the path of the manager's wake socket, "" if there is none.
     """
     path = root.path / "local" / "unit.json"
     unit = unit_of("self") if environ.get("SYSTEMD_EXEC_PID") == str(os.getpid()) else None
@@ -166,7 +166,7 @@ def record_unit(root: StateRoot, environ: Mapping[str, str], wake: str) -> None:
 
 
 def recorded_unit(root: StateRoot) -> Unit | None:
-    """The unit that ran the last poller of this root."""
+    """The unit that ran the last poller of this root; None if it was a plain process or the record is unreadable."""
     record = unit_record(root)
     name, scope, uid = record.get("name"), record.get("scope"), record.get("uid")
     if isinstance(name, str) and name.endswith(".service") and scope in ("system", "user") and isinstance(uid, int):
@@ -175,6 +175,7 @@ def recorded_unit(root: StateRoot) -> Unit | None:
 
 
 def unit_record(root: StateRoot) -> dict[str, Any]:
+    """The content of `local/unit.json`; empty if it is missing or unreadable."""
     try:
         return read_json_object(root.path / "local" / "unit.json")
     except (OSError, ValueError):
@@ -182,19 +183,19 @@ def unit_record(root: StateRoot) -> dict[str, Any]:
 
 
 def runs(unit: Unit, holder: Identity, limit_s: float = _CALL_LIMIT_S) -> bool | None:
-    """True if the unit's main process is this one; None where that could not be found out."""
+    """True if this process is the unit's main process; None if that could not be found out."""
     state = state_of(unit, limit_s)
     return None if state is None else state.main_pid == holder.pid
 
 
 def active_system_units() -> list[str]:
-    """Pollers that the system's manager runs."""
+    """Names of the active poller units of the system manager."""
     units = _listed(POLL_UNITS, _CALL_LIMIT_S, "--state=active")
     return [unit.name for unit in units if unit.scope == "system"]
 
 
 def _listed(pattern: str, limit_s: float, *options: str) -> list[Unit]:
-    """The units of this pattern that the managers we can ask have loaded."""
+    """The loaded units that match this pattern, of the system manager and our own user manager."""
     managers = [Unit("", "system")] if Path("/run/systemd/system").is_dir() else []
     if Path(f"/run/user/{os.geteuid()}/systemd/private").exists():
         managers.append(Unit("", "user", os.geteuid()))

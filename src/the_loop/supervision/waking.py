@@ -1,4 +1,4 @@
-"""Waking the poller of a state root, also one that is just being started again."""
+"""Waking the poller of a state root, also one that is between two starts."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from the_loop.supervision.sockets import OWN_NAME, send_wake
 from the_loop.supervision.stopping import Code, Result
 from the_loop.supervision.unit import unit_record, units_on_their_way
 
-_PATIENCE_S: Final = 10.0
-_LOOK_AGAIN_S: Final = 0.1
-_LOOKS: Final = 3
+_TIMEOUT_S: Final = 10.0
+_PROBE_INTERVAL_S: Final = 0.1
+_PROBES: Final = 3
 
 
 def wake(root: StateRoot, pidfile: str) -> Result:
-    """Send a wake; done once it was accepted. Waits a while for a poller that is between two starts."""
-    until = time.monotonic() + _PATIENCE_S
-    in_vain = 0
+    """Send a wake-up to the poller of this root. Waits up to 10 s for one that is between two starts."""
+    until = time.monotonic() + _TIMEOUT_S
+    not_running = 0
     while True:
         is_held = look(root.path, pidfile).probe is Probe.HELD
         if is_held and any(send_wake(path) for path in _places(root)):
-            return Result(Code.DONE, "woken")
+            return Result(Code.DONE, "wake-up accepted")
         if not is_held and not units_on_their_way(root)[0] and look(root.path, pidfile).probe is not Probe.HELD:
-            in_vain += 1  # between a pause and its restart a unit is down for an instant
-            if in_vain == _LOOKS:
-                return Result(Code.NOTHING_RUNS, f"no poller runs on '{root.path}'")
+            not_running += 1  # a unit is down for an instant between its restart delay and its start
+            if not_running == _PROBES:
+                return Result(Code.NOTHING_RUNS, f"no poller is running on '{root.path}'")
         if time.monotonic() > until:
-            return Result(Code.NOTHING_RUNS, f"the poller on '{root.path}' has no wake socket that answers")
-        time.sleep(_LOOK_AGAIN_S)
+            return Result(Code.NOTHING_RUNS, f"cannot wake the poller on '{root.path}': no wake socket answers")
+        time.sleep(_PROBE_INTERVAL_S)
 
 
 def _places(root: StateRoot) -> list[Path]:
+    """Paths of wake sockets: the manager's, if the unit has one, then the poller's own."""
     given = unit_record(root).get("wake")
     return [*([Path(given)] if isinstance(given, str) and given.startswith("/") else []), root.path / OWN_NAME]

@@ -1,4 +1,4 @@
-"""The notice that an event was given up, as a comment on its issue or pull request."""
+"""The notice that an event was given up, posted as a comment on its issue or pull request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from the_loop.sources.github.client import Client
 from the_loop.sources.github.rows import Comment, many
 from the_loop.sources.github.walk import PAGE, walk
 
-_REFUSALS: Final = (403, 404, 410, 422)
+_REJECTIONS: Final = (403, 404, 410, 422)
 _ANCHORS: Final = {
     Kind.COMMENT: "issuecomment-{id}",
     Kind.REVIEW: "pullrequestreview-{id}",
@@ -20,20 +20,23 @@ _ANCHORS: Final = {
 
 
 async def write_notice(client: Client, repository: str, number: str, report: GiveUp) -> str:
-    """Why it is not to be written (no right to, locked, deleted), nothing if it is. Raises Limited and SourceError."""
+    """Post the notice of `report`; return why GitHub rejected it (no permission, locked, deleted), "" if it is posted.
+
+    Raises Limited, with nothing posted, and SourceError, with the outcome unknown.
+    """
     path = f"/repos/{repository}/issues/{number}/comments"
     answer = await client.post(path, {"body": notice_text(report)})
-    if answer.status in _REFUSALS:
-        return f"status {answer.status}, look at what the token may write"
+    if answer.status in _REJECTIONS:
+        return f"status {answer.status} (the token needs permission to comment on issues and pull requests)"
     if answer.status != 201:
         raise SourceError(f"{path}: status {answer.status}")
     return ""
 
 
 async def is_written(client: Client, repository: str, number: str, report: GiveUp) -> bool:
-    """True if the item shows it. Raises SourceError.
+    """True if a comment of the item is the notice of `report`. Raises SourceError.
 
-    All its comments are read, as the moment it was written at may be one of another clock.
+    Reads all comments of the item: a limit by time would depend on two clocks that may disagree.
     """
     path = f"/repos/{repository}/issues/{number}/comments?per_page={PAGE}"
     found = await walk(client, path)
@@ -42,15 +45,16 @@ async def is_written(client: Client, repository: str, number: str, report: GiveU
 
 
 def notice_text(report: GiveUp) -> str:
-    """Nothing of it comes from outside but the link."""
+    """The comment's text in Markdown. The link is the only part that comes from outside."""
     kind, _, id_ = report.key.partition(":")
     anchor = _ANCHORS.get(Kind(kind), "").format(id=id_)
     what = f"[this]({report.url}#{anchor})" if anchor else "this item"
     times = "once" if report.attempts == 1 else f"{report.attempts} times"
-    someone = "somebody" if anchor else "somebody who may writes something new here, or"
+    comment = "" if anchor else "an authorized user can write a new comment here, or "
     return (
-        f"I could not hand {what} over to the session: it was refused {times}. It is not tried again "
-        f"until {someone} runs `the-loop ledger retry '{report.ref}'` where the-loop runs.\n\n"
+        f"the-loop could not deliver {what} to the session: the receiver rejected it {times}. It was given up and "
+        f"is not retried automatically. To retry it, {comment}the operator can run "
+        f"`the-loop ledger retry '{report.ref}'` on the machine that runs the-loop.\n\n"
         f"{_mark(report)}\n{OWN_MARKER}"
     )
 

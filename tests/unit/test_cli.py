@@ -1,0 +1,71 @@
+"""Help and usage errors of the command line: complete at 80 columns, and with a hint for a mistyped command."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from the_loop import cli
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def command_paths(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield path
+    for name in group.list_commands(click.Context(group)):
+        found = group.get_command(click.Context(group), name)
+        if isinstance(found, click.Group):
+            yield from command_paths(found, (*path, name))
+        else:
+            yield (*path, name)
+
+
+@pytest.mark.parametrize("path", list(command_paths(cli.cli)), ids=lambda path: " ".join(path) or "the-loop")
+def test_help_when_shown_at_80_columns_then_nothing_is_cut_off(path: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(cli.cli, [*path, "--help"], terminal_width=80)
+
+    assert done.exit_code == 0
+    assert [line for line in done.output.splitlines() if "..." in line and "[ARGS]..." not in line] == []
+    assert [line for line in done.output.splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("path", list(command_paths(cli.cli)), ids=lambda path: " ".join(path) or "the-loop")
+def test_options_when_listed_then_each_is_explained(path: tuple[str, ...]) -> None:
+    command: click.Command = cli.cli
+    for name in path:
+        assert isinstance(command, click.Group)
+        found = command.get_command(click.Context(command), name)
+        assert found is not None
+        command = found
+
+    unexplained = [one.name for one in command.params if isinstance(one, click.Option) and not one.help]
+
+    assert unexplained == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("pol", "(Did you mean 'poll'?)"),
+        ("status", "(Did you mean 'poll status'?)"),
+        ("wakeup", "(Did you mean 'poll wake'?)"),
+        ("retry", "(Did you mean 'ledger retry'?)"),
+        ("show", "(Did you mean 'ledger show' or 'config show' or 'unit show'?)"),
+    ],
+)
+def test_command_when_mistyped_then_2_and_the_similar_ones_are_named(typed: str, meant: str) -> None:
+    done = CliRunner().invoke(cli.cli, [typed])
+
+    assert done.exit_code == 2
+    assert f"No such command '{typed}'. {meant}" in done.output
+
+
+def test_command_when_like_no_other_then_2_without_a_hint() -> None:
+    done = CliRunner().invoke(cli.cli, ["xyzzy"])
+
+    assert done.exit_code == 2
+    assert done.output.endswith("No such command 'xyzzy'.\n")
