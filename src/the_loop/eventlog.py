@@ -1,7 +1,7 @@
-"""Every event of the decision trail: its name, level and sentence, and where it is written.
+"""The event log: the name, level and sentence of every event, and where events are written.
 
-An event is an interface (documented in docs/usage/events.md): names and fields change with a note in the changelog.
-Text from outside travels in fields only, made printable and capped; a sentence is built from names we chose.
+Events are an interface (docs/usage/events.md): a changed name or field needs a note in the changelog. Text from
+outside goes into fields only, escaped and capped at FIELD_LIMIT characters.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import errno
 import json
 import os
+import shlex
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -25,17 +26,17 @@ LOG_LIMIT: Final = 10 << 20  # bytes; one older file is kept
 INFO, WARNING, ERROR, NOTICE = "info", "warning", "error", "notice"
 
 
-_MESSAGE_IDS: Final = uuid.UUID("5d0c9d3e-6f0f-4c3c-9d55-2b1f3a8f7c41")  # the namespace that all ids are made in
+_MESSAGE_IDS: Final = uuid.UUID("5d0c9d3e-6f0f-4c3c-9d55-2b1f3a8f7c41")  # the namespace of all message ids
 
 
 def message_id(name: str) -> str:
-    """The journal's fixed id of an event, 32 hexadecimal digits; the message catalog has a text under each."""
+    """The fixed MESSAGE_ID of an event, 32 hexadecimal digits; the message catalog has a text for each."""
     return uuid.uuid5(_MESSAGE_IDS, name).hex
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How an event is told: `sentence` is formatted with the event's fields, missing ones empty."""
+    """The level and sentence of an event. `sentence` is formatted with its fields; a missing one is empty."""
 
     level: str
     sentence: str
@@ -49,48 +50,50 @@ CATALOG: Final[Mapping[str, Form]] = {
     "poll.cycle": Form(INFO, "cycle: {items} items, {delivered} delivered, {errors} errors in {seconds} s{suffix}"),
     "poll.spawned": Form(INFO, "started {ref}"),
     "poll.comment_forwarded": Form(INFO, "delivered {deliveryId}"),
-    "poll.comment_failed": Form(WARNING, "refused {deliveryId} (attempt {attempt}): {reason}{suffix}"),
-    "poll.comment_held": Form(WARNING, "holding {deliveryId}, nobody can tell whether it arrived: {reason}"),
-    "poll.spawn_failed": Form(WARNING, "refused {deliveryId} (attempt {attempt}): {reason}{suffix}"),
-    "poll.give_up_told": Form(INFO, "told on {ref} that {deliveryId} was given up"),
-    "poll.give_up_untold": Form(WARNING, "cannot tell on {ref} that {deliveryId} was given up: {reason}"),
-    "poll.rearmed": Form(NOTICE, "trying {deliveryId} again: {reason}"),
-    "poll.attempts_released": Form(INFO, "put {count} events back, their budgets unchanged"),
-    "poll.edited": Form(INFO, "not delivered again, {deliveryId} was {reason}"),
+    "poll.comment_failed": Form(WARNING, "{deliveryId} was rejected (attempt {attempt}): {reason}{suffix}"),
+    "poll.comment_held": Form(WARNING, "holding {deliveryId}, its outcome is unknown: {reason}"),
+    "poll.spawn_failed": Form(WARNING, "{deliveryId} was rejected (attempt {attempt}): {reason}{suffix}"),
+    "poll.give_up_told": Form(INFO, "posted a notice on {ref}: {deliveryId} was given up"),
+    "poll.give_up_untold": Form(WARNING, "cannot post a notice on {ref} that {deliveryId} was given up: {reason}"),
+    "poll.rearmed": Form(NOTICE, "retrying {deliveryId}: {reason}"),
+    "poll.attempts_released": Form(INFO, "requeued {count} events that were not begun, no attempt counted"),
+    "poll.edited": Form(INFO, "not delivered again: {deliveryId} was {reason}"),
     "dispatch.abandoned": Form(INFO, "accepted but not begun: {deliveryId}"),
     "dispatch.left_running": Form(NOTICE, "left running: {deliveryId}"),
     "dispatch.adopted": Form(NOTICE, "waiting for a delivery of an earlier run: {deliveryId}"),
     "dispatch.dropped": Form(INFO, "not delivered ({reason}): {deliveryId}"),
-    "dispatch.paused": Form(ERROR, "all deliveries wait {seconds} s: {reason}"),
-    "dispatch.no_manager": Form(INFO, "deliveries run as plain processes from now on: {reason}"),
-    "dispatch.uncertain": Form(WARNING, "nobody can tell whether {deliveryId} arrived: {reason}"),
-    "control.applied": Form(NOTICE, "{reason} for {ref}, by {deliveryId}"),
-    "control.ambiguous": Form(WARNING, "{deliveryId} says {reason}, so neither"),
+    "dispatch.paused": Form(ERROR, "all deliveries paused for {seconds} s: {reason}"),
+    "dispatch.no_manager": Form(INFO, "deliveries run as plain processes, not in units: {reason}"),
+    "dispatch.uncertain": Form(WARNING, "the outcome of {deliveryId} is unknown: {reason}"),
+    "control.applied": Form(NOTICE, "applied {reason} to {ref}, as {deliveryId} says"),
+    "control.ambiguous": Form(WARNING, "ignoring the control words of {deliveryId}: it says {reason}"),
     "session.started": Form(INFO, "session of {ref} started"),
     "session.closed": Form(INFO, "session of {ref} closed: {reason}"),
-    "ledger.held": Form(ERROR, "holding {ref}, its ledger cannot be used: {reason}"),
+    "ledger.held": Form(ERROR, "holding {ref}, cannot use its ledger: {reason}"),
     "item.failed": Form(ERROR, "cannot process {ref}: {reason}"),
-    "source.failed": Form(WARNING, "source {source}: {reason}"),
-    "source.waiting": Form(WARNING, "source {source} waits until {until}: {reason}"),
-    "source.recovered": Form(NOTICE, "source {source} answers again"),
-    "config.reloaded": Form(NOTICE, "configuration '{path}' is in force"),
-    "config.rejected": Form(ERROR, "configuration kept as it was: {reason}"),
+    "source.failed": Form(WARNING, "source {source} failed: {reason}"),
+    "source.waiting": Form(WARNING, "source {source} is waiting until {until}: {reason}"),
+    "source.recovered": Form(NOTICE, "source {source} recovered"),
+    "config.reloaded": Form(NOTICE, "loaded the configuration '{path}'"),
+    "config.rejected": Form(ERROR, "keeping the previous configuration: {reason}"),
 }
 
 
 class Sink(Protocol):
+    """A place where events are written."""
+
     def write(self, event: Mapping[str, Any]) -> None:
-        """Record one event. Raises OSError."""
+        """Write one event. Raises OSError."""
 
     def drop_log(self) -> None:
-        """Write no file any more."""
+        """Stop writing to the log file."""
 
     def check(self) -> None:
-        """Called now and then."""
+        """Called once per cycle, for work that is not urgent. Raises OSError."""
 
 
 class Trail:
-    """Tells events to a sink; what cannot be written is said on stderr once, and costs nothing else."""
+    """Writes events to a sink. A failed write is reported once on stderr and otherwise ignored."""
 
     def __init__(self, sink: Sink, now: Callable[[], float]) -> None:
         self._sink = sink
@@ -98,26 +101,30 @@ class Trail:
         self._is_broken = False
 
     def detach(self) -> None:
-        """Write no file any more, only say it: the place where it was kept is somebody else's now."""
+        """Stop writing to the log file: the state root is no longer the one that we hold."""
         self._sink.drop_log()
 
     def check(self) -> None:
-        """Give the sink a chance to find out where its events can be read."""
+        """Let the sink find out where its events can be read back. Raises OSError."""
         self._sink.check()
 
     def tell(self, note: Note) -> None:
+        """Write the event of `note`, with the current time."""
         event = compose(note, self._now())
         try:
             self._sink.write(event)
             self._is_broken = False
         except OSError as error:
             if not self._is_broken:
-                say(f"the-loop: cannot write the event log: {error.strerror or error}")
+                say(f"the-loop: cannot write the event log: {error.strerror or error}, ignoring")
             self._is_broken = True
 
 
 def compose(note: Note, now: float) -> dict[str, Any]:
-    """The event as `events --json` shows it: `time`, `event`, `level`, `message` and the fields that apply."""
+    """The event as `events --json` prints it: `time`, `event`, `level`, `message` and the fields that apply.
+
+    `now` is epoch seconds.
+    """
     form = CATALOG[note.name]
     fields = {name: _safe(value) for name, value in note.fields.items() if value is not None}
     key = fields.pop("key", None)
@@ -125,9 +132,9 @@ def compose(note: Note, now: float) -> dict[str, Any]:
         fields.setdefault("deliveryId", delivery_id(fields["ref"], key))
     suffix = ", interrupted" if fields.get("interrupted") else ""
     if fields.get("errors"):
-        suffix += f", the last good one at {fields.get('lastGoodCycleAt', 'no time')}"
+        suffix += f", last good cycle: {fields.get('lastGoodCycleAt', 'never')}"
     if fields.get("willRetry") is False:
-        suffix = f"; given up, `the-loop ledger retry {fields.get('ref')}` tries it again"
+        suffix = f"; given up (run `the-loop ledger retry {shlex.quote(str(fields.get('ref')))}`)"
     message = form.sentence.format_map(_Blank({**fields, "suffix": suffix}))
     return {"time": timestamp(now), "event": note.name, "level": form.level, "message": message, **fields}
 
@@ -138,7 +145,7 @@ class _Blank(dict[str, Any]):
 
 
 def _safe(value: Any) -> Any:
-    """Text without line breaks and control characters, and not longer than FIELD_LIMIT; numbers as they are."""
+    """`value`, if text with control characters and line breaks escaped and capped at FIELD_LIMIT characters."""
     if not isinstance(value, str):
         return value
     text = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in value[: FIELD_LIMIT + 1])
@@ -146,7 +153,7 @@ def _safe(value: Any) -> Any:
 
 
 class JsonLog:
-    """`logs/events.jsonl`: one object a line, in ASCII; rotated to `.1` above LOG_LIMIT."""
+    """`logs/events.jsonl`: one JSON object per line, in ASCII; rotated to `.1` above LOG_LIMIT bytes."""
 
     def __init__(self, path: Path) -> None:
         self._path: Path | None = path
@@ -155,7 +162,7 @@ class JsonLog:
         self._path = None
 
     def check(self) -> None:
-        """What is in a file can be read."""
+        """Does nothing: a file can be read back."""
 
     def write(self, event: Mapping[str, Any]) -> None:
         if self._path is None:
@@ -165,7 +172,7 @@ class JsonLog:
         try:
             os.fchmod(descriptor, 0o600)
             size = os.fstat(descriptor).st_size
-            # a full disk or a kill may have cut the last line: that costs that line only
+            # a full disk or a crash may have cut the last line: start a new one, so that only that line is lost
             is_cut = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
             line = b"\n" * is_cut + json.dumps(event).encode("ascii") + b"\n"
             if os.write(descriptor, line) < len(line):
@@ -175,7 +182,10 @@ class JsonLog:
 
 
 class Teller:
-    """Messages for people on a stream, one line an event, beside the sink that keeps them."""
+    """Prints events for people on a stream, one line each, and passes them on to another sink.
+
+    Events of level info are printed only if `verbose`.
+    """
 
     def __init__(self, sink: Sink, stream: TextIO | None, *, verbose: bool) -> None:
         self._sink = sink
@@ -196,14 +206,14 @@ class Teller:
 
 
 def rotate(path: Path) -> None:
-    """Move a log over its limit to `.1`."""
+    """Rename a log of more than LOG_LIMIT bytes to `.1`. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         if path.stat().st_size > LOG_LIMIT:
             path.rename(path.with_name(f"{path.name}.1"))
 
 
 def read_log(path: Path) -> Iterator[dict[str, Any]]:
-    """The events in a log and its older part, oldest first; a line that is cut or garbled is passed over.
+    """The events in a log and its rotated part, oldest first. Lines that are cut or garbled are skipped.
 
     Raises OSError for a log that cannot be read; a missing one has no events.
     """
@@ -220,7 +230,7 @@ def read_log(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def parse_line(line: bytes | str) -> dict[str, Any] | None:
-    """One line of a log, or None where it is not a whole event."""
+    """The event in one line of a log; None if the line is not a complete event."""
     try:
         event = json.loads(line)
         moment = datetime.fromisoformat(event["time"])
@@ -233,13 +243,13 @@ def parse_line(line: bytes | str) -> dict[str, Any] | None:
 
 
 def matches(event: Mapping[str, Any], source: str | None, since: datetime | None) -> bool:
-    """True if the event is of this part of the trail (`poll` as in `poll.*`, or a source's name) and not older."""
+    """True if the event is of this group (`poll` for `poll.*`) or source, and not older than `since`."""
     if source and source not in (event["event"].partition(".")[0], event.get("source")):
         return False
     return since is None or datetime.fromisoformat(event["time"]) >= since
 
 
 def say(text: str) -> None:
-    """A message for people; a closed stderr is no reason to fail."""
+    """Print a message for people on stderr; a closed stderr is ignored."""
     with contextlib.suppress(OSError, ValueError):
         print(text, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""`poll-status.json`: what `poll status` shows of a running poller, without reading a ledger."""
+"""`poll-status.json`, the heartbeat: what `poll status` shows of a running poller, without reading ledgers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from the_loop.watched import Watched
 
 
 class Health:
-    """How the cycles of this life go, and the beat that tells it. What the last life left is shown until then."""
+    """The results of this run's cycles, and the heartbeat that shows them; before the first, those of the last run."""
 
     def __init__(
         self, root: StateRoot, holder: Identity, now: Callable[[], float], runtime: Path | None = None
     ) -> None:
-        """With `runtime`, a folder in memory, every cycle beats there, and in the root when the outcome changes."""
+        """With `runtime`, a directory in memory, beats go there, and to the root only when the outcome changes."""
         self._runtime = runtime
         self._copied: tuple[Any, ...] | None = None
         self.next_cycle_at: float | None = None  # epoch seconds
@@ -39,19 +39,20 @@ class Health:
         self._last_good_at = good if isinstance(good, str) else None
 
     def last_good_at(self, source: str) -> float | None:
-        """When an earlier life last read this source, epoch seconds."""
+        """When an earlier run last read this source completely, epoch seconds; None if never."""
         return self._good_before.get(source)
 
     @property
     def last_good_cycle_at(self) -> str | None:
-        """When a cycle last read every source, ISO 8601."""
+        """When a cycle last read every source completely, ISO 8601; None if never."""
         return self._last_good_at
 
     def cycle_begins(self) -> None:
+        """Note the start of a cycle."""
         self._began = (self._now(), time.monotonic())
 
     def cycle_ends(self, *, items: int, delivered: int, errors: int, interrupted: bool) -> dict[str, Any]:
-        """The cycle's summary, as status and trail show it."""
+        """The summary of the cycle, as status and event log show it."""
         started_at, began = self._began
         self._last = {
             "startedAt": timestamp(started_at),
@@ -66,7 +67,7 @@ class Health:
         return self._last
 
     def beat(self, ledgers: Ledgers, watched: Sequence[Watched], pause_reason: str, *, is_last: bool = False) -> None:
-        """Write the heartbeat. Best effort: it is shown, never acted on."""
+        """Write the heartbeat. Errors are ignored: it is only shown, no decision depends on it."""
         now = self._now()
         beat = {
             "schema": 1,
@@ -96,24 +97,24 @@ class Health:
                 replace_file(self._root.heartbeat, content, sync=False)
 
     def status(self, watched: Sequence[Watched]) -> str:
-        """One line for `systemctl status`: how far it is, and what fails since when."""
+        """The STATUS= line: the last cycle, progress of a full re-read, and which sources fail since when."""
         last, now = self._last, self._now()
         parts = ["first cycle" if last is None else f"{last.get('items')} items, last cycle {last.get('startedAt')}"]
         if owed := sum(len(one.cursor.owed) for one in watched):
-            parts.append(f"{owed} of them still to be read")
+            parts.append(f"{owed} need a full re-read")
         for one in watched:
             if one.visited is not None:
                 done, total = one.visited
-                parts.append(f"{one.source.name}: {done} of {total} items looked at")
+                parts.append(f"{one.source.name}: {done} of {total} items processed")
             if one.error:
                 age = "never" if one.last_good_at is None else f"{span(now - one.last_good_at)} ago"
-                parts.append(f"{one.source.name} last good {age}: {one.error}")
+                parts.append(f"{one.source.name} failing, last good {age}: {one.error}")
         return ", ".join(parts)
 
 
 def queue_counts(ledgers: Ledgers) -> dict[str, int]:
-    """How many events stand how; held items count as held."""
-    counts = {"pending": 0, "uncertain": 0, "held": len(ledgers.held()), "gaveUp": 0}
+    """The number of events per state. Held items are not counted here; they are shown as `heldItems`."""
+    counts = {"pending": 0, "uncertain": 0, "held": 0, "gaveUp": 0}
     names = {Standing.UNCERTAIN: "uncertain", Standing.HELD: "held", Standing.GAVE_UP: "gaveUp"}
     for ledger in ledgers.with_pending():
         for entry in ledger.poll.pending.values():
@@ -122,6 +123,7 @@ def queue_counts(ledgers: Ledgers) -> dict[str, int]:
 
 
 def source_status(watched: Watched, now: float) -> dict[str, Any]:
+    """One element of `sources` in `status --json`. `now` is epoch seconds."""
     wait_s = watched.wait_left_s(time.monotonic())
     return {
         "name": watched.source.name,
@@ -136,14 +138,14 @@ def source_status(watched: Watched, now: float) -> dict[str, Any]:
 
 
 def left_alone(ledgers: Ledgers, watched: Iterable[Watched]) -> list[str]:
-    """The parts of ref (`github:octo/repo`, `directory:inbox`) that have ledgers and no source any more."""
+    """Repositories and inboxes (`github:octo/repo`, `directory:inbox`) that have ledgers but no configured source."""
     sources = [one.source for one in watched]
     refs = (ref for ref in ledgers.refs() if not any(source.owns(ref) for source in sources))
     return sorted({ref.rpartition("#")[0] or ref.rpartition("/")[0] for ref in refs})
 
 
 def read_heartbeat(root: StateRoot) -> dict[str, Any]:
-    """The newest heartbeat, in the root or where the unit that ran last keeps it; empty where none can be read."""
+    """The newest heartbeat, in the root or the runtime directory of the last unit; empty if none can be read."""
     beats = [_read(root.heartbeat)]
     runtime = _read(root.path / "local" / "unit.json").get("heartbeat")
     if isinstance(runtime, str) and runtime.startswith("/"):
@@ -152,7 +154,7 @@ def read_heartbeat(root: StateRoot) -> dict[str, Any]:
 
 
 def _shaped(beat: dict[str, Any]) -> dict[str, Any]:
-    """Without the parts that are of another type than we write: it is shown, and a wrong one must not hide the rest."""
+    """`beat` without values of a wrong type: a damaged heartbeat must not keep the rest from being shown."""
     kinds: dict[str, type] = {"lastCycle": dict, "sources": list, "heldItems": dict, "leftAlone": list}
     kinds |= dict.fromkeys(("pending", "uncertain", "held", "gaveUp", "pid", "starttime"), int)
     kinds |= dict.fromkeys(("since", "lastGoodCycleAt", "nextCycleAt", "paused", "writtenAt"), str)

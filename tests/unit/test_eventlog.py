@@ -119,6 +119,14 @@ def test_interrupted_cycle_says_so_in_its_sentence_and_in_a_field() -> None:
     assert "interrupted" not in compose(Note("poll.cycle", {"interrupted": False}), NOON)["message"]
 
 
+def test_give_up_says_in_its_sentence_what_to_type() -> None:
+    fields = {"ref": "github:o/r#1", "key": "comment:5", "attempt": 3, "reason": "exit status 1"}
+    told = [compose(Note("poll.comment_failed", {**fields, "willRetry": again}), NOON) for again in (True, False)]
+
+    assert told[0]["message"] == "github:o/r#1/comment:5 was rejected (attempt 3): exit status 1"
+    assert told[1]["message"] == f"{told[0]['message']}; given up (run `the-loop ledger retry 'github:o/r#1'`)"
+
+
 def test_delivery_id_is_made_of_ref_and_key() -> None:
     told = compose(Note("poll.comment_forwarded", {"ref": "github:o/r#1", "key": "comment:5"}), NOON)
 
@@ -148,11 +156,11 @@ def test_line_breaks_escapes_and_levels_are_shown_and_split_nothing() -> None:
     told = event(reason="a\n<0>spoofed\r\x1b[31m\0\u2028\x9b")
 
     assert told["reason"] == r"a\x0a<0>spoofed\x0d\x1b[31m\x00\x2028\x9b"
-    assert told["message"].startswith("source work: ")
+    assert told["message"].startswith("source work failed: ")
 
 
 def test_braces_in_text_are_no_fields() -> None:
-    assert event(reason="{source} {0} {x!r}")["message"] == "source work: {source} {0} {x!r}"
+    assert event(reason="{source} {0} {x!r}")["message"] == "source work failed: {source} {0} {x!r}"
 
 
 def test_long_text_is_capped_and_shows_it() -> None:
@@ -306,7 +314,7 @@ def test_trail_with_a_full_disk_says_it_once_and_goes_on(capsys: pytest.CaptureF
         trail.tell(note)
 
     assert len(sink.told) == 2
-    assert capsys.readouterr().err == "the-loop: cannot write the event log: No space left on device\n" * 2
+    assert capsys.readouterr().err == "the-loop: cannot write the event log: No space left on device, ignoring\n" * 2
 
 
 def test_trail_with_log_and_stderr_on_a_full_disk_costs_nothing(tmp_path: Path) -> None:
@@ -354,7 +362,7 @@ def test_teller_says_the_important_ones_and_keeps_all(verbose: bool) -> None:
 
     assert [one["event"] for one in sink.told] == ["poll.spawned", "source.recovered"]
     assert stream.getvalue() == (
-        "the-loop: poll.spawned: started a\n" * verbose + "the-loop: source.recovered: source work answers again\n"
+        "the-loop: poll.spawned: started a\n" * verbose + "the-loop: source.recovered: source work recovered\n"
     )
 
 

@@ -7,12 +7,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from support.shelf import ledger
+from the_loop.cli import cli
 from the_loop.core.guards import Rules
+from the_loop.core.ledger import Standing, move
 from the_loop.core.model import span
 from the_loop.cursors import Cursor
 from the_loop.durable import to_json_bytes
-from the_loop.heartbeat import Health, source_status
+from the_loop.heartbeat import Health, read_heartbeat, source_status
+from the_loop.ledgers import Ledgers
 from the_loop.processes import Identity
 from the_loop.state import StateRoot
 from the_loop.watched import Watched
@@ -54,7 +59,7 @@ class TestLine:
         one = watched(cursor=Cursor({}, owed), visited=(340, 10_000))
 
         line = health_of(root).status([one])
-        assert line == "first cycle, 9950 of them still to be read, work: 340 of 10000 items looked at"
+        assert line == "first cycle, 9950 need a full re-read, work: 340 of 10000 items processed"
 
     @pytest.mark.parametrize(
         ("last_good_at", "age"), [(None, "never"), (NOON - 42, "42 s ago"), (NOON - 7300, "2 h ago")]
@@ -65,7 +70,7 @@ class TestLine:
         one = watched(error="the credentials were rejected (401)", last_good_at=last_good_at)
 
         line = health_of(root).status([watched(), one])
-        assert line == f"first cycle, work last good {age}: the credentials were rejected (401)"
+        assert line == f"first cycle, work failing, last good {age}: the credentials were rejected (401)"
 
 
 class TestLives:
@@ -83,6 +88,24 @@ class TestLives:
         shown = source_status(watched(cursor=Cursor({}, frozenset({"a", "b"})), items=5), NOON)
 
         assert (shown["items"], shown["owed"]) == (5, 2)
+
+
+class TestCounts:
+    def test_queue_when_an_event_and_an_item_are_held_then_each_is_counted_by_itself(self, root: StateRoot) -> None:
+        """An unreadable ledger has no events that could be counted; adding it to the held events hid both."""
+        ledgers = Ledgers(root, lambda _: None, lambda: NOON)
+        ledgers.save(move(ledger("directory:inbox/a"), "comment:2", Standing.HELD))
+        root.ledger("directory:inbox/b").write_bytes(b"")
+        ledgers.load()
+        health_of(root).beat(ledgers, [], "")
+
+        beat = read_heartbeat(root)
+        shown = CliRunner().invoke(cli, ["--state-root", str(root.path), "poll", "status"]).output.splitlines()
+
+        assert [beat[name] for name in ("pending", "uncertain", "held", "gaveUp")] == [0, 0, 1, 0]
+        assert list(beat["heldItems"]) == ["directory:inbox/b"]
+        assert "queue: 0 pending, 0 outcome unknown, 1 held, 0 given up" in shown
+        assert "items held: 1" in shown
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -90,7 +91,9 @@ def settle_(options: Options, *, ref: str, event_id: str) -> None:
         if not is_pending and ":" not in key:
             raise LoopError(f"cannot settle '{event_id}': it is not an event id", "write it as in 'comment:17'")
         if not is_pending and not ledger.knows(key):
-            raise LoopError(f"cannot settle '{key}': '{ref}' has no such event", f"see `the-loop ledger show '{ref}'`")
+            raise LoopError(
+                f"cannot settle '{key}': '{ref}' has no such event", f"see `the-loop ledger show {shlex.quote(ref)}`"
+            )
         ledgers.save(after_receipt(ledger, key) if is_pending else settle(ledger, key))
         remove_all(root.delivery(delivery_id(ref, key)))
     print(f"settled: {delivery_id(ref, key)}")
