@@ -1,3 +1,3 @@
-"""A restart-proof poller that hands work items to a command."""
+"""A restart-proof poller that delivers work items to a command."""
 
 __version__ = "0.1.0"

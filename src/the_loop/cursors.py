@@ -1,7 +1,8 @@
-"""Where each source may start from, on disk: its position, the items owed, and a wait that a limit named.
+"""The cursor of each source on disk, with the items that need a full re-read and a wait that a limit named.
 
 `local/sources/<slug>.json`: ``{"schema": 1, "source", "position": {…}, "owed": [ref], "wait": {"until", "seconds",
-"reason"}}``. Position and owed change in one rename, after all items of the look are on disk.
+"reason"}}``. `position` is the cursor, `owed` the items that need a full re-read. Both change in one rename, after all
+items of the poll are on disk.
 """
 
 from __future__ import annotations
@@ -14,25 +15,25 @@ from the_loop.durable import read_json_object, to_json_line, write_durably
 from the_loop.state import StateRoot
 
 _SCHEMA: Final = 1
-_LATEST: Final = 1e11  # seconds; NaN and infinity are not below it either
+_LATEST: Final = 1e11  # epoch seconds; NaN and infinity are not below it
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nobody asks before `until` (epoch seconds), which was `seconds` away when it was set."""
+    """The source is not polled before `until` (epoch seconds), which was `seconds` away when it was set."""
 
     until: float
     seconds: float
     reason: str
 
     def remaining_s(self, now: float) -> float:
-        """Seconds left; never more than were set, whatever the clock did since."""
+        """Seconds left; at most as many as were set, even if the clock was changed. `now` is epoch seconds."""
         return min(max(0.0, self.until - now), self.seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """`value` is the source's own, None where there is none: then everything it lists is owed."""
+    """`value` is in the source's own format. None if there is none: then all its items need a full re-read."""
 
     value: Mapping[str, Any] | None = None
     owed: frozenset[str] = frozenset()
@@ -40,7 +41,7 @@ class Cursor:
 
 
 def read_cursor(root: StateRoot, source: str) -> Cursor:
-    """The stored position; the empty one for a file that is missing, unreadable, of another shape or newer."""
+    """The stored cursor; an empty one if the file is missing, unreadable, malformed or of a newer schema."""
     try:
         tree = read_json_object(root.cursor(source))
         if tree["schema"] != _SCHEMA or not isinstance(tree["position"], dict | None):
@@ -58,12 +59,12 @@ def _wait(tree: Any) -> Wait | None:
         return None
     wait = Wait(float(tree["until"]), float(tree["seconds"]), str(tree["reason"]))
     if not (0 <= wait.until < _LATEST and 0 <= wait.seconds < _LATEST):
-        raise ValueError("no moment")
+        raise ValueError("not a time")
     return wait
 
 
 def write_cursor(root: StateRoot, source: str, cursor: Cursor) -> None:
-    """Raises OSError, and the old one stays."""
+    """Store the cursor durably. Raises OSError, with the old one in place."""
     wait = cursor.wait
     tree = {
         "schema": _SCHEMA,

@@ -1,7 +1,7 @@
-"""Files that are replaced whole, or not at all, and read only where they are regular ones.
+"""Atomic, durable writes of files, and reads of regular files only.
 
-A file is written beside its place, flushed, renamed over it, and the directory flushed: a reader sees the old one or
-the new one, and a power cut cannot bring the old back. Files are 0600 whatever the umask.
+A file is written under a temporary name, flushed and renamed, then its directory is flushed: a reader sees the old
+file or the new one, and a power cut cannot bring the old one back. Files are 0600, whatever the umask.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """Replace `path` by `content` so that a power cut at any moment leaves the old file or the new one."""
+    """Replace `path` with `content`; a power cut at any moment leaves the old file or the new one. Raises OSError."""
     replace_file(path, content, sync=True)
     fsync_directory(path.parent)
 
 
 def replace_file(path: Path, content: bytes, *, sync: bool) -> None:
-    """Replace `path` in one rename; `sync` flushes the data first. Raises OSError and leaves the old file."""
+    """Replace `path` in one rename; `sync` flushes the data first. Raises OSError, with the old file in place."""
     beside = path.with_name(f".{path.name}.tmp")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
@@ -43,7 +43,7 @@ def replace_file(path: Path, content: bytes, *, sync: bool) -> None:
 
 
 def fsync_directory(path: Path) -> None:
-    """Flush the names in `path`."""
+    """Flush the entries of the directory `path`. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -52,11 +52,11 @@ def fsync_directory(path: Path) -> None:
 
 
 class IrregularFile(OSError):
-    """What is there is no file of ours, and will not become one by itself."""
+    """The path is not a regular file of acceptable size; trying again does not help."""
 
 
 def read_regular(path: Path, limit: int = 64 << 20) -> bytes:
-    """The bytes of a regular file that is reached without a link in its last part.
+    """The content of a regular file; a symbolic link as the last component is not followed.
 
     Raises FileNotFoundError, IrregularFile (a link, a fifo, a directory, over `limit` bytes), or another OSError.
     """
@@ -75,12 +75,12 @@ def read_regular(path: Path, limit: int = 64 << 20) -> bytes:
 
 
 def to_json_bytes(value: Any) -> bytes:
-    """JSON in ASCII, so that neither a locale nor an odd character can make it unwritable."""
+    """`value` as indented JSON in ASCII, which can be written under any locale."""
     return json.dumps(value, indent=1).encode("ascii") + b"\n"
 
 
 def to_json_line(value: Any) -> bytes:
-    """The same on one line: what receivers read, many of them line by line."""
+    """`value` as JSON in ASCII on one line, for receivers that read line by line."""
     return json.dumps(value).encode("ascii") + b"\n"
 
 

@@ -1,7 +1,7 @@
-"""Telling people, on the item itself and once, that an event was given up.
+"""Notices on the item itself, posted once, that an event was given up.
 
-A notice cannot be taken back, and where its answer was lost nobody knows whether it is there. So the ledger says that
-it is being written before it is, and what was cut off is looked for on the item before it is written again.
+A notice cannot be taken back, and if the answer is lost it is unknown whether it was posted. So the ledger records
+the intent before the request, and after an unknown outcome the item is searched for it before it is posted again.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from the_loop.core.model import Note, explain
 from the_loop.ledgers import HeldItem, Ledgers
 from the_loop.sources.base import GiveUp, Limited, Reporting, Source
 
-LOOK_AFTER_S: Final = 180.0  # so long what was written may not show yet
-AT_ONCE: Final = 10  # of one source in one cycle: writing much in a short time meets limits that hold for reading too
+LOOK_AFTER_S: Final = 180.0  # a posted notice may not be visible for so long
+AT_ONCE: Final = 10  # per source and cycle: many writes in a short time lead to a rate limit, which also stops reading
 
 
 class Notices:
-    """The notices that are due. `now` is epoch seconds."""
+    """Posts the notices that are due. `now` returns epoch seconds."""
 
     def __init__(self, ledgers: Ledgers, tell: Callable[[Note], None], now: Callable[[], float]) -> None:
         self._ledgers = ledgers
@@ -28,9 +28,9 @@ class Notices:
         self._failed_at: dict[tuple[str, str], float] = {}
 
     async def send(self, source: Source) -> int:
-        """Write what is due on this source's items; the number of errors. Raises Limited.
+        """Post the notices that are due on this source's items; return the number of errors. Raises Limited.
 
-        A source that is not `Reporting` has nothing to write on.
+        Does nothing for a source that is not `Reporting`.
         """
         if not isinstance(source, Reporting):
             return 0
@@ -41,14 +41,14 @@ class Notices:
                 self._failed_at.pop((ref, key), None)
             except Limited:
                 raise
-            except Exception as error:  # noqa: BLE001 (the border: one broken notice costs that one only)
-                self._tell(Note("item.failed", {"ref": ref, "reason": f"cannot tell of a give-up: {explain(error)}"}))
+            except Exception as error:  # noqa: BLE001 (one failed notice must not stop the others)
+                self._tell(Note("item.failed", {"ref": ref, "reason": f"cannot post the notice: {explain(error)}"}))
                 self._failed_at[ref, key] = self._now()
                 errors += 1
         return errors
 
     def _due(self, source: Source) -> Iterator[tuple[float, str, str]]:
-        """When it was tried last, and what it is about."""
+        """When each due notice was last tried (epoch seconds, 0 for never), its ref and its key."""
         now = self._now()
         for ledger in self._ledgers.with_pending():
             for key, entry in ledger.poll.pending.items():
@@ -71,14 +71,14 @@ class Notices:
             self._record(ref, key, Notice.DUE)
         self._record(ref, key, Notice.SENT)
         try:
-            refusal = await source.report(report)
+            rejection = await source.report(report)
         except Limited:
             self._record(ref, key, Notice.DUE)  # nothing was written
             raise
-        self._record(ref, key, Notice.REFUSED if refusal else Notice.TOLD, refusal)
+        self._record(ref, key, Notice.REFUSED if rejection else Notice.TOLD, rejection)
 
     def _record(self, ref: str, key: str, notice: Notice, reason: str = "") -> None:
-        """Whatever else became of the event meanwhile stands."""
+        """Save the state of the notice and tell the result, on the ledger as it is now."""
         ledger = self._ledger(ref, key)
         if ledger is None:
             return
@@ -89,7 +89,7 @@ class Notices:
             self._tell(Note("poll.give_up_untold", {"ref": ref, "key": key, "reason": reason}))
 
     def _ledger(self, ref: str, key: str) -> Ledger | None:
-        """The item's ledger while the event is pending in it."""
+        """The item's ledger; None unless the event is pending in it."""
         try:
             ledger = self._ledgers.get(ref)
         except HeldItem:

@@ -1,4 +1,4 @@
-"""Who a process is: `(pid, starttime)` on this boot, and handles that cannot come to mean another one."""
+"""Identities of processes, `(pid, starttime)` within one boot, and handles that are safe against pid reuse."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ class Identity:
 
 
 def identity_of(pid: int) -> Identity | None:
-    """Who `pid` is now; None when it cannot be seen, which is not the same as gone."""
+    """The identity of the process `pid`; None if it is not visible, which does not mean that it is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return None
-    fields = stat[stat.rindex(b")") + 2 :].split()  # the name may hold blanks and brackets
+    fields = stat[stat.rindex(b")") + 2 :].split()  # the name may contain blanks and brackets
     return Identity(pid, int(fields[19]))
 
 
 def own_identity() -> Identity:
-    """This process. Falls back to start time 0 where /proc is not mounted."""
+    """The identity of this process; its start time is 0 if /proc is not mounted."""
     return identity_of(os.getpid()) or Identity(os.getpid(), 0)
 
 
 def parse_identity(text: str) -> Identity | None:
-    """The identity that one line `<pid>:<starttime>` names, or None: garbage, pid 0 and minus one name nobody."""
+    """The identity in a line `<pid>:<starttime>`; None if malformed, also for pid 0 and negative ones."""
     pid, colon, starttime = text.strip().partition(":")
     if not (colon and pid.isascii() and pid.isdigit() and starttime.isascii() and starttime.isdigit()):
         return None
@@ -47,7 +47,7 @@ def parse_identity(text: str) -> Identity | None:
 
 @contextlib.contextmanager
 def pinned(identity: Identity) -> Iterator[int | None]:
-    """A pidfd of exactly this process, or None when it is gone (or its number means another one by now)."""
+    """A pidfd of exactly this process; None if it is gone or its pid was reused."""
     try:
         descriptor = os.pidfd_open(identity.pid)
     except (OSError, OverflowError):
@@ -60,7 +60,7 @@ def pinned(identity: Identity) -> Iterator[int | None]:
 
 
 def boot_id() -> str:
-    """The kernel's name for this boot; empty where it cannot be read."""
+    """The kernel's id of this boot; "" if it cannot be read."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:

@@ -182,7 +182,7 @@ class TestOnce:
         await world.cycle()
 
         assert world.ids()[-1] == "1/comment:1002"
-        assert {note.fields["reason"] for note in world.told("item.failed")} == {"cannot tell of a give-up: a bug"}
+        assert {note.fields["reason"] for note in world.told("item.failed")} == {"cannot post the notice: a bug"}
 
     @in_loop
     async def test_notice_when_limited_then_comes_after_the_wait(self, tmp_path: Path) -> None:

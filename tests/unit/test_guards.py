@@ -132,7 +132,7 @@ def test_text_beside_a_word_is_kept(body: str, text: str) -> None:
 def test_text_without_a_word_is_kept_as_it_is(body: str) -> None:
     reading = read_text(body, make.rules())
 
-    assert (reading.words, reading.word, reading.text, reading.is_ambiguous) == (frozenset(), None, body, False)
+    assert (reading.words, reading.word, reading.text) == (frozenset(), None, body)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,9 @@ def test_fence_that_was_not_closed_goes_on(close: str) -> None:
 
 
 def test_two_different_words_are_ambiguous_and_the_same_twice_is_not() -> None:
-    assert read_text("the-loop stop\nthe-loop pause", make.rules()).is_ambiguous
+    reading = read_text("the-loop stop\nthe-loop pause", make.rules())
+
+    assert (reading.words, reading.word) == ({Word.STOP, Word.PAUSE}, None)
     assert read_text("the-loop stop\nthe-loop pause", make.rules()).word is None
     assert read_text("the-loop stop\ntext\nTHE-LOOP STOP", make.rules()).word is Word.STOP
 

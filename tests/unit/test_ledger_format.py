@@ -139,7 +139,7 @@ def test_missing_parts_have_their_defaults() -> None:
 
 @pytest.mark.parametrize("schema", [2, 99])
 def test_newer_file_is_told_apart(schema: int) -> None:
-    with pytest.raises(NewerLedger, match=f"schema {schema}"):
+    with pytest.raises(NewerLedger, match=f"schema is {schema}"):
         read({"schema": schema, "anything": []})
 
 

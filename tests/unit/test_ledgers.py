@@ -149,7 +149,7 @@ def test_ledger_of_a_newer_version_is_held_and_unchanged_to_the_byte(shelf: Shel
     for _ in range(3):
         again = shelf.opened()
         again.load()
-        assert "schema 99" in shelf.held(again)
+        assert "schema is 99" in shelf.held(again)
 
     assert (shelf.path.read_bytes(), shelf.path.stat().st_ino) == (content, inode)
     assert shelf.names == [shelf.path.name]

@@ -1,1 +1,1 @@
-"""What the poller knows and decides: pure, without clock, disk or network."""
+"""Items, ledgers and decisions: pure code, without clock, disk or network."""

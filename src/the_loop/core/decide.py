@@ -1,9 +1,9 @@
-"""The heart: from what a source shows of an item, and its ledger, to the events to hand over and the new ledger.
+"""The decision about one item: from its state in the source and its ledger to new events and a new ledger.
 
-Plain functions without clock, disk or network. The caller commits a `Decision` in its order: payloads of `events`,
-then `ledger`, then the files of `withdrawn` are removed and `notes` are told.
+Pure functions, without clock, disk or network. The caller commits a `Decision` in this order: the payloads of
+`events`, then `ledger`; then it removes the files of `withdrawn` and logs `notes`.
 
-A whole thread is read only where it is needed (`wants_thread`); everywhere else the new rows are enough.
+The whole thread is read only if `wants_thread` says so; otherwise the new rows are enough.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ from the_loop.core.ledger import (
 from the_loop.core.model import Entry, Event, Kind, Note, Presence, WorkItem, in_order
 
 STOPPED: Final = "stopped"
-_BODY: Final = "body"  # what the item's own text is called among the words that were obeyed
+_BODY: Final = "body"  # the key of the item's own text in `obeyed`
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a cycle knows of one item. `rows` are new entries, `thread` the whole of them where it was read."""
+    """What a cycle knows of one item. `rows`: new entries; `thread`: all entries, None if it was not read."""
 
     ref: str
     presence: Presence
     item: WorkItem | None = None
-    reason: str = ""  # why it left
+    reason: str = ""  # why the item ended
     detail: str = ""
     rows: Sequence[Entry] = ()
     thread: Sequence[Entry] | None = None
-    running: str | None = None  # the event of this item that is being delivered right now
-    due: bool = False  # a refused spawn may be tried again
+    running: str | None = None  # the key of the event that is being delivered now
+    due: bool = False  # the pause of a rejected or deferred spawn is over
     readings: dict[tuple[str, str], Reading] = field(default_factory=dict)  # by key and text: each is read once
 
     def read(self, entry: Entry, rules: Rules) -> Reading:
-        """What the guards make of this entry."""
+        """The guards' result for this entry."""
         reading = self.readings.get((entry.key, entry.body))
         if reading is None:
             reading = self.readings[entry.key, entry.body] = read(entry, rules)
         return reading
 
     def read_body(self, item: WorkItem, rules: Rules) -> Reading:
-        """The same for the item's own text."""
+        """The guards' result for the item's own text."""
         reading = self.readings.get((_BODY, item.body))
         if reading is None:
             reading = self.readings[_BODY, item.body] = read_text(item.body, rules)
@@ -65,13 +65,13 @@ class View:
 
     @property
     def entries(self) -> Sequence[Entry]:
-        """Each entry once: of the thread, and rows it does not show yet (replicas of a source differ in age)."""
+        """All known entries, each once: replicas of a source differ in age, so rows may be missing in the thread."""
         return tuple({entry.key: entry for entry in (*(self.thread or ()), *self.rows)}.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to commit. `ledger` is None where there is nothing to record."""
+    """What to commit. `ledger` is None if it does not change; `withdrawn` has keys of events."""
 
     ledger: Ledger | None
     events: tuple[Event, ...] = ()
@@ -80,10 +80,7 @@ class Decision:
 
 
 def decide(ledger: Ledger | None, view: View, rules: Rules) -> Decision:
-    """The one entry point: what this view of an item makes of its ledger.
-
-    Where `wants_thread` says so, `view.thread` has to be there.
-    """
+    """Decide about one item. If `wants_thread` is true for it, `view.thread` must be present."""
     if ledger is None:
         return _decide(None, view, rules)
     present, renames = _settle_renames(ledger, view)
@@ -98,7 +95,7 @@ def decide(ledger: Ledger | None, view: View, rules: Rules) -> Decision:
 
 
 def wants_thread(ledger: Ledger | None, view: View, rules: Rules, *, owed: bool) -> bool:
-    """True if the item's whole thread has to be read before `decide` can do its work."""
+    """True if `decide` needs the item's whole thread. `owed`: its source says that it needs a full re-read."""
     if ledger is None:
         return view.presence is Presence.LISTED
     missed = owed or ledger.poll.away or ledger.poll.behind
@@ -135,7 +132,7 @@ def _decide(ledger: Ledger | None, view: View, rules: Rules) -> Decision:
 
 
 def _settle_renames(ledger: Ledger, view: View) -> tuple[Ledger, tuple[Note, ...]]:
-    """What was settled, queued or carried under another name is nothing new under this one."""
+    """Settle entries that are renames of ones that were settled, queued or carried before."""
     spawn = ledger.poll.pending.get(ledger.spawn_key)
     carried = spawn.carries if spawn is not None and _may_have_begun(ledger, view) else ()
     known = {*ledger.poll.seen_comments, *ledger.poll.pending, *carried}
@@ -147,18 +144,18 @@ def _settle_renames(ledger: Ledger, view: View) -> tuple[Ledger, tuple[Note, ...
 
 
 def _remember_news(ledger: Ledger, view: View) -> Ledger:
-    """New rows cannot be taken up now; the thread will be read once they can."""
+    """Record that new rows cannot be accepted now: the item needs a full re-read later."""
     return change(ledger, behind=True) if _fresh(ledger, view.entries) and not ledger.poll.behind else ledger
 
 
-# --- no session yet, or none any more ---------------------------------------------------------------------------
+# --- without a session, not yet or no longer -------------------------------------------------------------------------
 
 
 def _may_start(ledger: Ledger, view: View, rules: Rules) -> bool:
-    """True if this parked item could start now, as far as can be told without its whole thread."""
+    """True if this waiting or ended item could start now, judged without its whole thread."""
     poll = ledger.poll
     if poll.phase is Phase.ENDED and poll.reason != STOPPED:
-        return True  # it was closed and is listed: reopened
+        return True  # it was closed and is listed again: reopened
     if poll.phase is Phase.WAITING and view.item is not None and _starts_by_itself(view.item, rules):
         return True
     return any(reading.word is Word.START for _, reading in _words(ledger, view, view.rows, rules))
@@ -199,15 +196,15 @@ def _consider_start(ledger: Ledger | None, view: View, item: WorkItem, rules: Ru
 
 
 def _build_spawn(ledger: Ledger, item: WorkItem, view: View, rules: Rules) -> Decision:
-    """A spawn with the thread as it stands; what is not for us in it is settled at once."""
-    carried, not_for_us, omitted = _sort_out(view, rules)
-    unsettled = [key for key in not_for_us if key not in ledger.poll.seen_comments]
+    """A spawn with the present thread; entries that are not delivered are settled at once."""
+    carried, dropped, omitted = _sort_out(view, rules)
+    unsettled = [key for key in dropped if key not in ledger.poll.seen_comments]
     ledger = settle(ledger, *unsettled) if unsettled else ledger
     key = ledger.spawn_key
     keys = tuple(entry.key for entry in carried if entry.key not in ledger.poll.seen_comments)
     before = ledger.poll.pending.get(key)
     if before is None or before.state is Standing.LOST:
-        author = item.author if rules.may_speak(item.author) else None  # else a person's word started it
+        author = item.author if rules.may_speak(item.author) else None  # else a control word started it
         ledger = accept(ledger, key, author, keys)
     else:
         ledger = move(ledger, key, Standing.QUEUED, carries=keys, offer=before.offer + 1)
@@ -227,16 +224,16 @@ def _build_spawn(ledger: Ledger, item: WorkItem, view: View, rules: Rules) -> De
 
 
 def _sort_out(view: View, rules: Rules) -> tuple[list[Entry], list[str], int]:
-    """What a spawn carries, the keys that are not for us, and how many entries of strangers are left out."""
-    carried, not_for_us, omitted = [], [], 0
+    """The entries that a spawn carries, the keys that are not delivered, and the number of unauthorised entries."""
+    carried, dropped, omitted = [], [], 0
     for entry in in_order(view.entries):
         reading = view.read(entry, rules)
         omitted += reading.dropped is Dropped.UNAUTHORIZED
         if reading.dropped or reading.is_word_alone:
-            not_for_us.append(entry.key)
+            dropped.append(entry.key)
         else:
             carried.append(replace(entry, body=reading.text))
-    return carried, not_for_us, omitted
+    return carried, dropped, omitted
 
 
 # --- the spawn is pending ----------------------------------------------------------------------------------------
@@ -270,7 +267,7 @@ def _starting(ledger: Ledger, view: View, item: WorkItem, rules: Rules) -> Decis
         return Decision(ledger, notes=notes)
     spawn = poll.pending.get(ledger.spawn_key)
     if spawn is not None and spawn.state in (Standing.REFUSED, Standing.LATER) and not view.due:
-        return Decision(ledger, notes=notes)  # its next try is built from the thread as it will be then
+        return Decision(ledger, notes=notes)  # its next attempt is built from the thread at that time
     if spawn is not None and spawn.state is Standing.GAVE_UP:
         if not is_news:
             return Decision(ledger, notes=notes)
@@ -295,7 +292,7 @@ def _live(ledger: Ledger, view: View, rules: Rules) -> Decision:
 
 
 def _take_up(ledger: Ledger, view: View, rules: Rules) -> Decision:
-    """New entries become pending events, in order; what is not for us is settled and told."""
+    """Accept new entries as pending events, in order; settle and log the ones that are not delivered."""
     events: list[Event] = []
     notes: list[Note] = []
     for entry in _fresh(ledger, view.entries):
@@ -326,7 +323,7 @@ def _take_up(ledger: Ledger, view: View, rules: Rules) -> Decision:
 
 
 def _settle_vanished(ledger: Ledger, thread: Sequence[Entry]) -> tuple[Ledger, list[Note]]:
-    """What was accepted, lost its payload, and is not in the thread any more cannot be delivered by anybody."""
+    """Settle accepted events that lost their payload and are no longer in the thread: they cannot be delivered."""
     there = {entry.key for entry in thread}
     lost = [
         key
@@ -353,13 +350,13 @@ def _decide_absent(ledger: Ledger | None, view: View, rules: Rules) -> Decision:
     if poll.phase is Phase.STARTING and not _may_have_begun(ledger, view):
         return _end_unbegun(ledger, view.reason)
     if poll.phase is Phase.STARTING:
-        heard = _remember_news(ledger, view)  # it is closed once it is known whether the spawn arrived
+        heard = _remember_news(ledger, view)  # closed once it is known whether the spawn arrived
         return Decision(None if heard is ledger else heard)
     return _last_words(ledger, view, rules) if poll.phase is Phase.LIVE else Decision(None)
 
 
 def _last_words(ledger: Ledger, view: View, rules: Rules) -> Decision:
-    """An item that left is still listened to for a while; then its close comes, behind everything accepted."""
+    """Accept last entries of an item that ended; once it is GONE add its close, behind everything accepted."""
     missed = ledger.poll.behind or ledger.poll.away
     present = change(ledger, away=False, behind=missed and view.thread is None)
     decision = _live(present, view, rules)
@@ -371,7 +368,7 @@ def _last_words(ledger: Ledger, view: View, rules: Rules) -> Decision:
 
 
 def _stop(ledger: Ledger, view: View) -> Decision:
-    """A person said stop: what has not begun is withdrawn, and a session that may exist is closed."""
+    """Apply the control word stop: withdraw what has not begun, and close a session that may exist."""
     if ledger.poll.phase is Phase.STARTING and not _may_have_begun(ledger, view):
         return _end_unbegun(ledger, STOPPED)
     idle = [key for key, entry in ledger.poll.pending.items() if key != view.running and not entry.state.may_have_begun]
@@ -379,7 +376,7 @@ def _stop(ledger: Ledger, view: View) -> Decision:
 
 
 def _end_unbegun(ledger: Ledger, reason: str) -> Decision:
-    """The present spawn was not begun: it is withdrawn. A session that an earlier offer may have made is closed."""
+    """Withdraw a spawn that was not begun; close the session that an earlier offer of it may have started."""
     spawn = ledger.poll.pending.get(ledger.spawn_key)
     if spawn is not None and spawn.redelivery:
         return close_session(change(withdraw(ledger, ledger.spawn_key), paused=False), reason)
@@ -387,13 +384,13 @@ def _end_unbegun(ledger: Ledger, reason: str) -> Decision:
 
 
 def close_session(ledger: Ledger, reason: str) -> Decision:
-    """The item is ending: its close waits behind everything accepted."""
+    """Begin the end of the item: add its close, behind everything accepted."""
     ledger = accept(change(ledger, phase=Phase.ENDING, reason=reason), ledger.close_key, None)
     return Decision(ledger, (closing_event(ledger),))
 
 
 def closing_event(ledger: Ledger) -> Event:
-    """The close of an item that is ending; all of it stands in the ledger."""
+    """The close event of an item that is ending, built from its ledger alone."""
     return Event(
         ref=ledger.ref,
         key=ledger.close_key,
@@ -407,12 +404,12 @@ def closing_event(ledger: Ledger) -> Event:
     )
 
 
-# --- words ---------------------------------------------------------------------------------------------------------
+# --- control words ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Will:
-    """What the people want of an item, after the words so far."""
+    """What the control words so far want of an item."""
 
     wants: bool
     stopped: bool
@@ -439,7 +436,7 @@ def _fresh(ledger: Ledger, entries: Iterable[Entry]) -> list[Entry]:
 
 
 def _words(ledger: Ledger, view: View, entries: Iterable[Entry], rules: Rules) -> list[tuple[str, Reading]]:
-    """Entries with control words that were not obeyed yet, in thread order."""
+    """Entries with control words that were not applied yet, in thread order."""
     readings = ((entry.key, view.read(entry, rules)) for entry in _fresh(ledger, entries))
     return [(key, reading) for key, reading in readings if reading.words and key not in ledger.poll.obeyed]
 
@@ -447,7 +444,7 @@ def _words(ledger: Ledger, view: View, entries: Iterable[Entry], rules: Rules) -
 def _apply_words(
     ledger: Ledger, item: WorkItem | None, view: View, rules: Rules, will: _Will
 ) -> tuple[_Will, list[tuple[str, Reading]], tuple[Note, ...]]:
-    """What the people want after these words, what was obeyed, and what to tell."""
+    """Apply new control words: the resulting will, the entries they are from, and the events to log."""
     readings = _words(ledger, view, view.entries, rules)
     if item is not None and rules.may_speak(item.author) and _BODY not in ledger.poll.obeyed:
         own = view.read_body(item, rules)
@@ -463,7 +460,7 @@ def _apply_words(
 
 
 def _obey(ledger: Ledger, obeyed: Sequence[tuple[str, Reading]]) -> Ledger:
-    """Words are settled; of an entry that says more beside them only the words are done with."""
+    """Settle entries that are control words alone; of others record that their control words were applied."""
     if not obeyed:
         return ledger
     alone = [key for key, reading in obeyed if reading.is_word_alone and key != _BODY]

@@ -1,4 +1,4 @@
-"""Who may speak, which notices are our own, and which lines are control words. Pure functions over text."""
+"""The guards: authorised authors, our own notices, and control words. Pure functions over text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Word(StrEnum):
 
 
 class Dropped(StrEnum):
-    """Why an entry is not for us."""
+    """Why an entry is not delivered."""
 
     OWN = "own"
     UNAUTHORIZED = "unauthorized"
@@ -32,15 +32,15 @@ class Dropped(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the configuration says about one source's people and words."""
+    """The authorised authors and control words of one source, from the configuration."""
 
-    authorized: frozenset[str]  # in lower case where `folds_case`
-    folds_case: bool  # logins of GitHub; user names of this machine are told apart by case
+    authorized: frozenset[str]  # folded to lower case if `folds_case`
+    folds_case: bool  # true for GitHub logins; user names of this machine are case-sensitive
     words: Mapping[str, Word]  # by phrase, folded
     require_start: bool = False
 
     def may_speak(self, author: str | None) -> bool:
-        """True if this author is on the list. None, nobody, never is."""
+        """True if this author is authorised. None (unknown) never is."""
         if author is None:
             return False
         return (author.casefold() if self.folds_case else author) in self.authorized
@@ -48,30 +48,26 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One entry as the guards read it: `dropped`, or the words in it and the `text` beside them."""
+    """The guards' result for one entry: `dropped`, or its control words and the remaining `text`."""
 
     dropped: Dropped | None = None
     words: frozenset[Word] = frozenset()
     text: str = ""
-    is_verdict: bool = False  # it says something beside its text
+    is_verdict: bool = False  # a review that counts even without a text
 
     @property
     def is_word_alone(self) -> bool:
-        """True for a control word and nothing else: obeyed, there is nothing left to hand over."""
+        """True for control words only: once they are applied there is nothing left to deliver."""
         return bool(self.words) and not self.text and not self.is_verdict
 
     @property
     def word(self) -> Word | None:
-        """The word to obey; None also where two different ones contradict each other."""
+        """The control word to apply; None also if there are different ones, which contradict each other."""
         return next(iter(self.words)) if len(self.words) == 1 else None
-
-    @property
-    def is_ambiguous(self) -> bool:
-        return len(self.words) > 1
 
 
 def read(entry: Entry, rules: Rules) -> Reading:
-    """Apply the guards in their order (contract R6.3, R6.4): own notices, people, then words."""
+    """Apply the guards in their order (contract R6.3, R6.4): own notices, authors, then control words."""
     if is_own_notice(entry.body):
         return Reading(Dropped.OWN)
     if not rules.may_speak(entry.author):
@@ -80,7 +76,7 @@ def read(entry: Entry, rules: Rules) -> Reading:
 
 
 def read_text(body: str, rules: Rules) -> Reading:
-    """The control words in `body` and what stands beside them; both only of lines outside quotation and code."""
+    """The control words in `body` and the remaining text. Words in quotations and code do not count."""
     words = set()
     others = []
     for line, is_plain in _lines(body):
@@ -95,7 +91,7 @@ def read_text(body: str, rules: Rules) -> Reading:
 
 
 def is_own_notice(body: str) -> bool:
-    """True if the last line that is not blank is our marker, standing for itself: not quoted, fenced or indented."""
+    """True if the last line that is not blank is our marker, and is not quoted, fenced or indented."""
     last = ("", False)
     for line, is_plain in _lines(body):
         if line.strip():
@@ -104,7 +100,7 @@ def is_own_notice(body: str) -> bool:
 
 
 def phrases(start: str, stop: str, pause: str, resume: str) -> Mapping[str, Word]:
-    """The table that `Rules.words` wants."""
+    """The table for `Rules.words` of these four phrases."""
     return {
         _folded(start): Word.START,
         _folded(stop): Word.STOP,
@@ -114,7 +110,7 @@ def phrases(start: str, stop: str, pause: str, resume: str) -> Mapping[str, Word
 
 
 def _lines(body: str) -> Iterator[tuple[str, bool]]:
-    """Each line, and whether it is plain: not quoted, not in a code fence, not indented by four."""
+    """Each line, and whether it is plain: not quoted, in a code fence, or indented by four."""
     fence = ""
     for line in body.replace("\r\n", "\n").replace("\r", "\n").split("\n"):
         stripped = line.lstrip(" ")
@@ -132,7 +128,7 @@ def _lines(body: str) -> Iterator[tuple[str, bool]]:
 
 
 def _fence(text: str) -> str:
-    """The run of fence characters that `text` opens with, or nothing."""
+    """The run of fence characters at the start of `text`, or ""."""
     if not text.startswith(_FENCES):
         return ""
     return text[: len(text) - len(text.lstrip(text[0]))]

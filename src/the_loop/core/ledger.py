@@ -1,19 +1,20 @@
-"""The durable record of one item, its file format, and the one table of what may become of it.
+"""The durable record of one item, its file format, and the tables of permitted transitions.
 
 Format 1 (`portable/<slug>.json`)::
 
     {"schema": 1, "ref", "id", "url", "title", "g",
      "poll": {"phase", "reason", "detail", "paused", "away", "behind",
-              "seenComments": ["comment:1", …],         settled, for ever
-              "obeyed": ["comment:2", …],               control words applied, the rest of the text not settled yet
-              "commentAttempts": {"comment:3": 1},      refusals only
+              "seenComments": ["comment:1", …],         settled ids, kept forever
+              "obeyed": ["comment:2", …],               control words applied, rest of the text not settled yet
+              "commentAttempts": {"comment:3": 1},      rejections only
               "gaveUp": {"comment:3": ["0.1.0"]},       the versions that gave up
               "spawn": {"attempts": 0, "gaveUp": []},
               "pending": {"comment:3": {"kind", "attempt", "state", "offer", …}}}}
 
-`pending` is in the order of acceptance and is the item's queue. Its `offer` numbers the hand-overs of an event; it
-rises with every recorded outcome, so that files of an earlier offer are told from those of the present one.
-Unknown keys survive on every level. A record `{"schema", "ref", "held"}` stands where a ledger could not be read.
+`pending` is the item's queue, in order of acceptance. `offer` numbers the offers of an event; it rises with every
+recorded outcome, which distinguishes the files of an earlier offer from those of the present one. `behind`: needs a
+full re-read. Unknown keys are kept on every level. A record `{"schema", "ref", "held"}` replaces a ledger that could
+not be read.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ SCHEMA: Final = 1
 
 
 class Phase(StrEnum):
-    """Where an item's session stands."""
+    """The phase of an item's session."""
 
     WAITING = "waiting"  # for the start word
     STARTING = "starting"  # its spawn is pending
@@ -43,16 +44,17 @@ class Phase(StrEnum):
 
     @property
     def has_queue(self) -> bool:
+        """True if events of the item may be pending."""
         return self in (Phase.STARTING, Phase.LIVE, Phase.ENDING)
 
     @property
     def is_open(self) -> bool:
-        """True while the item's end would mean something."""
+        """True while the end of the item would have an effect."""
         return self in (Phase.WAITING, Phase.STARTING, Phase.LIVE)
 
 
 PHASES: Final[Mapping[Phase | None, frozenset[Phase]]] = {
-    None: frozenset({Phase.WAITING, Phase.STARTING, Phase.ENDED}),  # ENDED: its last word was stop
+    None: frozenset({Phase.WAITING, Phase.STARTING, Phase.ENDED}),  # ENDED: its last control word was stop
     Phase.WAITING: frozenset({Phase.STARTING, Phase.ENDED}),
     Phase.STARTING: frozenset({Phase.LIVE, Phase.ENDING, Phase.ENDED, Phase.WAITING}),  # the last two: withdrawn
     Phase.LIVE: frozenset({Phase.ENDING}),
@@ -62,21 +64,21 @@ PHASES: Final[Mapping[Phase | None, frozenset[Phase]]] = {
 
 
 class Standing(StrEnum):
-    """How one pending event stands. Whether it runs right now is known by its keeper alone."""
+    """The state of one pending event. Whether its delivery is running is not recorded here; its keeper knows."""
 
     QUEUED = "queued"
-    RELEASED = "released"  # not begun when the poller stopped; a spawn is built anew from its thread
+    RELEASED = "released"  # not begun when the poller stopped; a spawn is rebuilt from its thread
     RUNNING = "running"  # left running when the poller stopped
-    REFUSED = "refused"  # waits for its next try
-    LATER = "later"  # its receiver asked for later
-    UNCERTAIN = "uncertain"  # begun, outcome unknown, offered again with a mark
-    HELD = "held"  # begun, outcome unknown, the operator decides
+    REFUSED = "refused"  # rejected, waits for its next attempt
+    LATER = "later"  # deferred by its receiver
+    UNCERTAIN = "uncertain"  # outcome unknown, offered again with a mark
+    HELD = "held"  # outcome unknown, the operator decides
     GAVE_UP = "gave-up"
-    LOST = "lost"  # its payload is not on this machine; read again from the thread
+    LOST = "lost"  # its payload is not on this machine; to be read again from the thread
 
     @property
     def may_have_begun(self) -> bool:
-        """True if the receiver may have got it: the same bytes are offered again, nothing is rebuilt or withdrawn."""
+        """True if this offer may have arrived: the same bytes are offered again, not rebuilt or withdrawn."""
         return self in (Standing.RUNNING, Standing.UNCERTAIN, Standing.HELD)
 
     @property
@@ -86,20 +88,20 @@ class Standing(StrEnum):
 
 
 class Notice(StrEnum):
-    """How far the notice is that an event was given up (`polling.reportGiveUps`)."""
+    """The state of the notice that an event was given up (`polling.reportGiveUps`)."""
 
     NONE = ""
     DUE = "due"
-    SENT = "sent"  # it may be there
+    SENT = "sent"  # requested; it may have been posted
     TOLD = "told"
-    REFUSED = "refused"  # it may not be written
+    REFUSED = "refused"  # GitHub rejected it
 
 
 NOTICES: Final[Mapping[Notice, frozenset[Notice]]] = {
     Notice.NONE: frozenset({Notice.DUE}),
     Notice.DUE: frozenset({Notice.SENT}),
     Notice.SENT: frozenset({Notice.DUE, Notice.TOLD, Notice.REFUSED}),
-    Notice.TOLD: frozenset(),  # once, however often it is given up
+    Notice.TOLD: frozenset(),  # posted once, however often the event is given up
     Notice.REFUSED: frozenset(),
 }
 
@@ -114,48 +116,52 @@ STANDINGS: Final[Mapping[Standing, frozenset[Standing]]] = {
     Standing.REFUSED: _OUTCOMES | _BY_STOP,
     Standing.LATER: _OUTCOMES | _BY_STOP,
     Standing.UNCERTAIN: _OUTCOMES | _BY_STOP,
-    Standing.HELD: frozenset({Standing.UNCERTAIN, Standing.LOST}),  # by `ledger retry`; or moved to another machine
+    Standing.HELD: frozenset({Standing.UNCERTAIN, Standing.LOST}),  # by `ledger retry`, or moved to another machine
     Standing.GAVE_UP: frozenset({Standing.QUEUED, Standing.RELEASED, Standing.LOST}),  # re-armed
     Standing.LOST: frozenset({Standing.QUEUED, Standing.UNCERTAIN, Standing.LOST}),
 }
 
 
 class Pending(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One accepted event that is not settled. Times are epoch seconds, pauses seconds."""
+    """One accepted event that is not settled. Times are epoch seconds, pauses are seconds."""
 
     kind: Kind
-    attempt: int  # the number this try will have if it is refused
+    attempt: int  # the number of this attempt if it is rejected, from 1
     state: Standing
     offer: int = 1
-    unknown: int = 0  # hand-overs without an outcome, in a row
-    redelivery: bool = False  # an earlier hand-over may have arrived
+    unknown: int = 0  # offers with unknown outcome, in a row
+    redelivery: bool = False  # an earlier offer may have arrived
     author: str | None = None
-    carries: tuple[str, ...] = ()  # what a spawn settles with it
-    pause: float = 0.0  # the wait that was set
-    retry_at: float = 0.0  # when it is over; never further off than `pause`
+    carries: tuple[str, ...] = ()  # the entries that a spawn settles with it
+    pause: float = 0.0  # the pause that was set
+    retry_at: float = 0.0  # when it is over; at most `pause` away
     notice: Notice = Notice.NONE
-    notice_at: float = 0.0  # when it was sent
+    notice_at: float = 0.0  # when it was requested
     extra: dict[str, Any] = {}
 
     @property
     def may_have_arrived(self) -> bool:
-        """True if the receiver may have got it, by this offer or by an earlier one."""
+        """True if this offer or an earlier one may have arrived."""
         return self.state.may_have_begun or self.redelivery
 
 
 class Spawn(Struct, frozen=True, rename="camel"):
+    """The rejections of the current spawn, and the versions that gave up on it."""
+
     attempts: int = 0
     gave_up: tuple[str, ...] = ()
     extra: dict[str, Any] = {}
 
 
 class Poll(Struct, frozen=True, rename="camel"):
+    """The `poll` part of a ledger. Keys of its mappings are `<kind>:<id>`."""
+
     phase: Phase
-    reason: str = ""  # why it ended
-    detail: str = ""  # more of that, in the source's own word
+    reason: str = ""  # why the item ended
+    detail: str = ""  # more of that, in the source's own term
     paused: bool = False
     away: bool = False  # its label is gone
-    behind: bool = False  # its whole thread has to be read again before single rows count
+    behind: bool = False  # needs a full re-read before single rows count
     seen_comments: frozenset[str] = frozenset()
     obeyed: frozenset[str] = frozenset()
     comment_attempts: dict[str, int] = {}
@@ -166,7 +172,7 @@ class Poll(Struct, frozen=True, rename="camel"):
 
 
 class Ledger(Struct, frozen=True, rename="camel"):
-    """One item. Values are never changed in place: every transition returns a new one."""
+    """One item. Immutable: every transition returns a new value."""
 
     ref: str
     id: str
@@ -186,7 +192,7 @@ class Ledger(Struct, frozen=True, rename="camel"):
         return f"{Kind.CLOSE}:{self.g}"
 
     def attempts(self, key: str) -> int:
-        """Refusals of this event so far."""
+        """The number of rejections of this event so far."""
         return self.poll.spawn.attempts if is_spawn(key) else self.poll.comment_attempts.get(key, 0)
 
     def knows(self, key: str) -> bool:
@@ -198,11 +204,11 @@ class Ledger(Struct, frozen=True, rename="camel"):
 
 
 class UnreadableLedger(ValueError):
-    """The file holds no ledger; the sentence says why."""
+    """The file does not contain a ledger; the message says why."""
 
 
 class NewerLedger(UnreadableLedger):
-    """The file was written by a newer version, and is left as it is."""
+    """The file was written by a newer version; it must not be changed."""
 
 
 T = TypeVar("T", bound=Struct)
@@ -213,31 +219,32 @@ def is_spawn(key: str) -> bool:
 
 
 def new_ledger(item: WorkItem, phase: Phase, g: int = 0) -> Ledger:
+    """A ledger for `item`. Raises ValueError if `phase` is not a first phase (PHASES)."""
     if phase not in PHASES[None]:
-        raise ValueError(f"{item.ref}: no ledger begins {phase}")
+        raise ValueError(f"cannot create the ledger of '{item.ref}': {phase} is not a first phase")
     return Ledger(ref=item.ref, id=item.id, url=item.url, title=item.title, g=g, poll=Poll(phase=phase))
 
 
 def restarted(ledger: Ledger, item: WorkItem) -> Ledger:
-    """The ledger for one more start of its item, with the item's present url and title."""
+    """The ledger for the next start of its item, with the item's present id, url and title."""
     return msgspec.structs.replace(ledger, g=ledger.g + 1, id=item.id, url=item.url, title=item.title)
 
 
 def forgotten(ledger: Ledger) -> Ledger:
-    """The item as if it was met for the first time; only its starts are counted on."""
+    """The ledger as after an initial sync of its item; only the number of its starts is kept."""
     return msgspec.structs.replace(ledger, poll=Poll(phase=Phase.WAITING, behind=True))
 
 
 def change(ledger: Ledger, **poll: Any) -> Ledger:
-    """`ledger` with these fields of its `poll` part; a change of phase has to be in the table."""
+    """`ledger` with these fields of its `poll` part. Raises ValueError for a change of phase not in PHASES."""
     phase = poll.get("phase")
     if phase is not None and phase is not ledger.poll.phase and phase not in PHASES[ledger.poll.phase]:
-        raise ValueError(f"{ledger.ref}: no way from {ledger.poll.phase} to {phase}")
+        raise ValueError(f"cannot change '{ledger.ref}' from {ledger.poll.phase} to {phase}")
     return msgspec.structs.replace(ledger, poll=msgspec.structs.replace(ledger.poll, **poll))
 
 
 def accept(ledger: Ledger, key: str, author: str | None, carries: tuple[str, ...] = ()) -> Ledger:
-    """Take an event up: it is pending from now on. One whose payload was lost keeps its place and history."""
+    """Accept an event: add it to `pending`. One whose payload was lost keeps its place and its counts."""
     before = ledger.poll.pending.get(key)
     if before is not None and before.state is Standing.LOST:
         state = Standing.UNCERTAIN if before.redelivery else Standing.QUEUED
@@ -249,16 +256,16 @@ def accept(ledger: Ledger, key: str, author: str | None, carries: tuple[str, ...
 
 
 def move(ledger: Ledger, key: str, state: Standing, **fields: Any) -> Ledger:
-    """The pending event in another standing; raises ValueError for a change that is not in the table."""
+    """Move a pending event to another state. Raises ValueError for a change not in STANDINGS."""
     entry = ledger.poll.pending[key]
     if state is not entry.state and state not in STANDINGS[entry.state]:
-        raise ValueError(f"{ledger.ref}/{key}: no way from {entry.state} to {state}")
+        raise ValueError(f"cannot change '{ledger.ref}/{key}' from {entry.state} to {state}")
     entry = msgspec.structs.replace(entry, state=state, **fields)
     return change(ledger, pending={**ledger.poll.pending, key: entry})
 
 
 def settle(ledger: Ledger, *keys: str) -> Ledger:
-    """These are done with, for ever; what was kept about them but the fact itself is forgotten."""
+    """Settle these events and what they carry: only their ids are kept, forever."""
     done = set(keys)
     for key in keys:
         done.update(ledger.poll.pending[key].carries if key in ledger.poll.pending else ())
@@ -275,7 +282,7 @@ def settle(ledger: Ledger, *keys: str) -> Ledger:
 
 
 def withdraw(ledger: Ledger, *keys: str) -> Ledger:
-    """These were never begun and are not wanted any more: unsettled, uncounted, as if never accepted."""
+    """Withdraw events that were not begun, as if they had never been accepted: not settled, attempts forgotten."""
     gone = set(keys)
     poll = ledger.poll
     return change(
@@ -287,7 +294,7 @@ def withdraw(ledger: Ledger, *keys: str) -> Ledger:
 
 
 def count_refusal(ledger: Ledger, key: str) -> Ledger:
-    """One more attempt of this event; the pending entry names the next one."""
+    """Count one more rejection of this event; its entry gets the number of the next attempt."""
     attempts = ledger.attempts(key) + 1
     if is_spawn(key):
         ledger = change(ledger, spawn=msgspec.structs.replace(ledger.poll.spawn, attempts=attempts))
@@ -297,7 +304,7 @@ def count_refusal(ledger: Ledger, key: str) -> Ledger:
 
 
 def give_up(ledger: Ledger, key: str, version: str, *, reports: bool = False) -> Ledger:
-    """This version tried often enough; with `reports` a notice is due, if none ever was."""
+    """Give an event up, by this version; with `reports` a notice is due, unless there was one before."""
     ledger = move(ledger, key, Standing.GAVE_UP)
     if reports and ledger.poll.pending[key].notice is Notice.NONE:
         ledger = note_notice(ledger, key, Notice.DUE, 0.0)
@@ -309,7 +316,7 @@ def give_up(ledger: Ledger, key: str, version: str, *, reports: bool = False) ->
 
 
 def rearm(ledger: Ledger, key: str) -> Ledger:
-    """Try a given-up event again from the first attempt on; which versions gave up stays known."""
+    """Re-arm a given-up event from attempt 1; the versions that gave up are kept."""
     if is_spawn(key):
         ledger = change(ledger, spawn=msgspec.structs.replace(ledger.poll.spawn, attempts=0))
     else:
@@ -320,10 +327,10 @@ def rearm(ledger: Ledger, key: str) -> Ledger:
 
 
 def note_notice(ledger: Ledger, key: str, notice: Notice, now: float) -> Ledger:
-    """How far the notice about this event is; raises ValueError for a change that is not in the table."""
+    """Change the state of the event's notice. `now` is epoch seconds. Raises ValueError if not in NOTICES."""
     entry = ledger.poll.pending[key]
     if notice not in NOTICES[entry.notice]:
-        raise ValueError(f"{ledger.ref}/{key}: no way from notice {entry.notice!r} to {notice!r}")
+        raise ValueError(f"cannot change the notice of '{ledger.ref}/{key}' from {entry.notice!r} to {notice!r}")
     at = now if notice is Notice.SENT else entry.notice_at
     return move(ledger, key, entry.state, notice=notice, notice_at=at)
 
@@ -333,7 +340,7 @@ def versions_that_gave_up(ledger: Ledger, key: str) -> tuple[str, ...]:
 
 
 def after_receipt(ledger: Ledger, key: str) -> Ledger:
-    """The event arrived: settled, and a spawn or a close moves the session on."""
+    """Settle an event that was delivered; a spawn or a close also changes the phase."""
     if ledger.poll.pending[key].kind is Kind.CLOSE:
         return end(ledger, ledger.poll.reason)
     ledger = settle(ledger, key)
@@ -343,7 +350,7 @@ def after_receipt(ledger: Ledger, key: str) -> Ledger:
 
 
 def end(ledger: Ledger, reason: str) -> Ledger:
-    """The session is over: nothing is queued any more, and its close is settled if it was pending."""
+    """End the item: settle its close if it is pending, and withdraw all other events."""
     if ledger.close_key in ledger.poll.pending:
         ledger = settle(ledger, ledger.close_key)
     ledger = withdraw(ledger, *ledger.poll.pending)
@@ -351,16 +358,16 @@ def end(ledger: Ledger, reason: str) -> Ledger:
 
 
 def decode(content: bytes, ref: str | None = None) -> Ledger:
-    """The ledger in `content`. Raises UnreadableLedger; NewerLedger for a schema above ours."""
+    """The ledger in `content`. Raises UnreadableLedger, also if it is not of `ref`; NewerLedger for a newer schema."""
     try:
         tree = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise UnreadableLedger(f"it is not JSON: {error}") from error
     if not isinstance(tree, dict):
-        raise UnreadableLedger(f"it holds {type(tree).__name__}, not an object")
+        raise UnreadableLedger(f"it is {type(tree).__name__}, not an object")
     schema = tree.get("schema")
     if isinstance(schema, int) and schema > SCHEMA:
-        raise NewerLedger(f"it has schema {schema}, this version knows up to {SCHEMA}")
+        raise NewerLedger(f"its schema is {schema}, this version supports up to {SCHEMA}")
     if schema != SCHEMA:
         raise UnreadableLedger(f"its schema is {schema!r}, not {SCHEMA}")
     try:
@@ -373,7 +380,7 @@ def decode(content: bytes, ref: str | None = None) -> Ledger:
 
 
 def encode(ledger: Ledger) -> dict[str, Any]:
-    """The file's tree; unknown keys stand where they stood."""
+    """The ledger as a JSON object, with unknown keys in their places."""
     tree = _built(ledger)
     poll = tree["poll"] = _built(ledger.poll)
     poll["seenComments"] = sorted(ledger.poll.seen_comments)
@@ -393,7 +400,7 @@ def _ledger(tree: dict[str, Any]) -> Ledger:
 
 
 def _known(tree: Mapping[str, Any], kind: type[Struct]) -> dict[str, Any]:
-    """The keys that `kind` has, and under `extra` all others."""
+    """`tree` with all keys that `kind` does not have moved into `extra`."""
     names = _names(kind)
     known = {key: value for key, value in tree.items() if key in names}
     return {**known, "extra": {key: value for key, value in tree.items() if key not in names}}

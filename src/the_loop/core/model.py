@@ -1,7 +1,7 @@
-"""Values that every part of the poller speaks of. This module imports nothing of ours.
+"""The values that all parts of the poller share. This module imports nothing of ours.
 
-A `WorkItem` is one thing to work on, an `Entry` one thing somebody wrote on it, an `Event` one thing to hand
-over to the item's session, an `Outcome` what became of one hand-over.
+A `WorkItem` is one thing to work on, an `Entry` one comment or review on it, an `Event` one thing to deliver to the
+item's session, an `Outcome` the result of one delivery.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ THREAD_LIMIT: Final = 4 << 20
 
 
 class LoopError(Exception):
-    """Base of every error that is told to a person: one sentence, then what to do about it."""
+    """Base of every error that a person sees: one sentence without a full stop, and a hint with something to do."""
 
     exit_code = 1
 
@@ -33,12 +33,12 @@ class LoopError(Exception):
 
 
 def explain(error: Exception) -> str:
-    """An error in a few words: what the system says, or the error's own sentence."""
+    """An error in a few words: the system's message, or the error's own sentence."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
 
 
 class Kind(StrEnum):
-    """What an event hands over."""
+    """The kind of an event."""
 
     SPAWN = "spawn"
     COMMENT = "comment"
@@ -48,7 +48,7 @@ class Kind(StrEnum):
 
 
 def clean(text: str) -> str:
-    """Text that every receiver can take: NUL becomes U+2400, a lone surrogate U+FFFD. The one place for it."""
+    """`text` in a form that every receiver can take: NUL becomes U+2400, a lone surrogate U+FFFD."""
     return _SURROGATE.sub("\ufffd", text.replace("\0", "\u2400"))
 
 
@@ -59,7 +59,7 @@ def timestamp(epoch_s: float) -> str:
 
 
 def epoch(moment: Any) -> float | None:
-    """The reverse of `timestamp`; None for what is no moment."""
+    """The inverse of `timestamp`: epoch seconds; None if `moment` is not a timestamp."""
     try:
         return datetime.fromisoformat(moment).timestamp()
     except (TypeError, ValueError):
@@ -67,7 +67,7 @@ def epoch(moment: Any) -> float | None:
 
 
 def span(seconds: float) -> str:
-    """How long that is, in its largest unit: `45 s`, `12 min`, `5 h`, `3 d`."""
+    """A duration in its largest unit, rounded down: `45 s`, `12 min`, `5 h`, `3 d`."""
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
             return f"{int(seconds / size)} {unit}"
@@ -76,7 +76,7 @@ def span(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One comment, review or review comment, as its source tells it. `author` is None when nobody stands for it."""
+    """One comment, review or review comment from a source. `author` is None if it is unknown or not trustworthy."""
 
     kind: Kind
     id: str  # the source's own, unique within its kind
@@ -84,18 +84,18 @@ class Entry:
     body: str
     url: str
     created_at: str  # ISO 8601 UTC
-    truncated: bool = False  # the body was over ENTRY_LIMIT and left out
-    about: Mapping[str, str | int] = field(default_factory=dict)  # what a review says, and where a comment stands
-    renamed_from: tuple[str, ...] = ()  # keys under which the same content was there before, and is not any more
+    truncated: bool = False  # the body was over ENTRY_LIMIT bytes and left out
+    about: Mapping[str, str | int] = field(default_factory=dict)  # the verdict of a review, the place of a comment
+    renamed_from: tuple[str, ...] = ()  # former keys of the same content
 
     @property
     def key(self) -> str:
-        """Its identity within the item: kinds are separate streams that share numbers."""
+        """Its identity within the item; two entries of different kinds may have the same id."""
         return f"{self.kind}:{self.id}"
 
     @property
     def is_verdict(self) -> bool:
-        """True for a review that says something beside its text."""
+        """True for a review that approves, requests changes or is dismissed, which counts even without a text."""
         return self.about.get("verdict", "commented") != "commented"
 
     def to_json(self) -> dict[str, Any]:
@@ -113,10 +113,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class WorkItem:
-    """One issue, pull request or folder as it stands now."""
+    """One issue, pull request or folder in its present state."""
 
     ref: str
-    id: str  # stable over renames: the node id of GitHub, the folder's name of a directory
+    id: str  # stable over renames: GitHub's node id, or the name of a folder
     url: str
     title: str
     body: str
@@ -127,7 +127,7 @@ class WorkItem:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing to hand over. `key` is `<kind>:<id>`; with the ref it makes the delivery id."""
+    """One thing to deliver. `key` is `<kind>:<id>`; the delivery id is `<ref>/<key>`."""
 
     ref: str
     key: str
@@ -151,7 +151,7 @@ class Event:
         return delivery_id(self.ref, self.key)
 
     def to_json(self, *, attempt: int, redelivery: bool) -> dict[str, Any]:
-        """What the receiver reads; `attempt` counts from 1, `redelivery` marks an earlier offer of unknown outcome."""
+        """The payload for the receiver. `attempt` counts from 1; `redelivery`: an earlier offer may have arrived."""
         payload: dict[str, Any] = {
             "deliveryId": self.delivery_id,
             "kind": str(self.kind),
@@ -175,30 +175,30 @@ class Event:
 
 
 def delivery_id(ref: str, key: str) -> str:
-    """The event's name, and the idempotency key that receivers get."""
+    """The name of an event, which is also the idempotency key that receivers get."""
     return f"{ref}/{key}"
 
 
 def bounded(thread: Sequence[Entry]) -> Sequence[Entry]:
-    """`thread`, or the same entries without their bodies where these are over THREAD_LIMIT together."""
+    """`thread`; without bodies if they exceed THREAD_LIMIT bytes in total."""
     if sum(len(entry.body.encode()) for entry in thread) <= THREAD_LIMIT:
         return thread
     return [replace(entry, body="", truncated=True) for entry in thread]
 
 
 def in_order(entries: Sequence[Entry]) -> list[Entry]:
-    """The order of acceptance inside one answer: created, then id (numbers as numbers)."""
+    """`entries` in order of acceptance within one answer: by creation time, then id (numbers as numbers)."""
     return sorted(entries, key=lambda e: (e.created_at, e.id.isdigit(), e.id.zfill(20) if e.id.isdigit() else e.id))
 
 
 class Verdict(StrEnum):
-    """What became of one hand-over (contract R7.2)."""
+    """The result of one delivery (contract R7.2)."""
 
     DELIVERED = "delivered"
-    REFUSED = "refused"  # the receiver said no: the only one that counts
-    LATER = "later"  # the receiver asked for later
-    UNSTARTABLE = "unstartable"  # the receiver could not be started at all
-    UNKNOWN = "unknown"  # begun, and nobody can tell how it ended
+    REFUSED = "refused"  # rejected by the receiver: the only one that counts as an attempt
+    LATER = "later"  # deferred by the receiver
+    UNSTARTABLE = "unstartable"  # the receiver could not be started
+    UNKNOWN = "unknown"  # begun, outcome unknown
     NEVER_BEGUN = "never-begun"
 
 
@@ -209,17 +209,17 @@ class Outcome:
 
 
 class Presence(StrEnum):
-    """Where an item stands, seen from its source."""
+    """The state of an item in its source."""
 
     LISTED = "listed"
     AWAY = "away"  # still open, its label is gone
-    LEFT = "left"  # ended, but its last words may still come
-    GONE = "gone"  # ended, and the time for last words is over
+    LEFT = "left"  # ended, but last comments may still arrive
+    GONE = "gone"  # ended, and the time for last comments is over
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """An event of the trail, told once what it speaks of is on disk. `name` is one of `events.CATALOG`."""
+    """An event for the event log, written after its effect is on disk. `name` is a key of `eventlog.CATALOG`."""
 
     name: str
     fields: Mapping[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What an outcome makes of its ledger: settled, counted, asked again later, offered again marked, or held. Pure."""
+"""The effect of an outcome on the ledger: settled, counted, deferred, offered again with a mark, or held. Pure."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from the_loop.core.model import Kind, Note, Outcome, Verdict, delivery_id
 
 LONGEST_PAUSE_S: Final = 900.0
 _FIRST_PAUSE_S: Final = 60.0
-_INTERVALS: Final = {1: 1, 2: 5}  # by refusals; 15 from the third on
+_INTERVALS: Final = {1: 1, 2: 5}  # retry interval by number of rejections; 15 from the third on
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the configuration says about trying again."""
+    """The retry policy from the configuration."""
 
     max_retries: int
     interval_s: float
@@ -37,15 +37,15 @@ class Policy:
 
 
 def conclude(ledger: Ledger, key: str, outcome: Outcome, policy: Policy, now: float) -> tuple[Ledger, tuple[Note, ...]]:
-    """The ledger after this outcome of a pending event, and what to tell. `now` is epoch seconds."""
+    """The ledger after this outcome of a pending event, and the events to log. `now` is epoch seconds."""
     after, notes = _conclude(ledger, key, outcome, policy, now)
     return without_a_session_to_close(after), notes
 
 
 def without_a_session_to_close(ledger: Ledger) -> Ledger:
-    """An item that is ending while its spawn never arrived gets neither spawn nor close (contract R6.5).
+    """End an item whose spawn never arrived, without a spawn or a close (contract R6.5).
 
-    Where an earlier offer of the spawn may have arrived, the close is still due.
+    If an earlier offer of the spawn may have arrived, the close is still due.
     """
     spawn = ledger.poll.pending.get(ledger.spawn_key)
     if ledger.poll.phase is not Phase.ENDING or spawn is None or spawn.state.may_have_begun:
@@ -88,7 +88,7 @@ def never_begun(ledger: Ledger, key: str, number: int) -> Ledger:
 
 
 def is_due(entry: Pending, now: float) -> bool:
-    """True if the event may be offered. A wait is never longer than it was when it was set, whatever the clock did."""
+    """True if the event may be offered. A pause never gets longer than it was set, even if the clock changes."""
     return not 0 < entry.retry_at - now <= entry.pause
 
 
@@ -117,7 +117,7 @@ def _unknown(ledger: Ledger, key: str, reason: str, policy: Policy) -> tuple[Led
 
 
 def _next_offer(entry: Pending) -> dict[str, Any]:
-    """The receiver answered: whatever was unknown before is over."""
+    """Fields of the next offer after an answer: the count of unknown outcomes in a row starts again."""
     return {"offer": entry.offer + 1, "unknown": 0}
 
 

@@ -1,4 +1,4 @@
-"""The receiver of the embedded default: prints what it is handed, made safe for a terminal. Run by the keeper."""
+"""The receiver of the embedded default: prints each event, escaped for a terminal. Started by the keeper."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import sys
 
 
 def main() -> int:
-    """Print the payload on stdin as one block, in one write."""
+    """Print the payload on stdin in one write; return the exit code."""
     payload = json.load(sys.stdin)
-    author = payload["author"] or "nobody"
+    author = payload["author"] or "unknown"
     lines = [f"[{payload['kind']}] {payload['deliveryId']}", f"    {payload['title'] or '-'} ({author})"]
     lines += _indented(payload["body"])
     for entry in payload["thread"]:
-        lines += [f"    - {entry['author'] or 'nobody'}:", *_indented(entry.get("body", "(too long to carry)"))]
+        lines += [f"    - {entry['author'] or 'unknown'}:", *_indented(entry.get("body", "(too long to show)"))]
     sys.stdout.write("\n".join(map(_safe, lines)) + "\n")
     return 0
 
@@ -23,7 +23,7 @@ def _indented(text: str) -> list[str]:
 
 
 def _safe(line: str) -> str:
-    """`line` without anything a terminal would act on."""
+    """`line` with control characters escaped."""
     return "".join(char if char.isprintable() or char == "\t" else f"\\x{ord(char):02x}" for char in line)
 
 
