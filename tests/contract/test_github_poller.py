@@ -139,7 +139,7 @@ def test_settle_when_nothing_is_known_of_the_event_then_is_refused(box: Box, git
     assert box.run("poll", "start", "--once").code == 0
     done = box.run("ledger", "settle", REF, "comment:1001")
     assert done.code == 1
-    assert "nothing is known of 'comment:1001'" in done.err
+    assert "cannot settle 'comment:1001'" in done.err
     github.comment(REPO, 1)
     assert box.run("poll", "start", "--once").code == 0
 

@@ -392,7 +392,7 @@ class TestPosition:
 
         world.github.hook(meddle)
         await world.cycle()
-        assert "changed under 3 walks" in world.watched.error
+        assert "changed during 3 attempts" in world.watched.error
         assert world.ids() == STARTED
         busy.clear()
         await world.cycle(times=2)

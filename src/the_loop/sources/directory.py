@@ -1,12 +1,11 @@
-"""The `directory` source: each folder of an inbox is an item, each file in it a text somebody wrote.
+"""The `directory` source: each folder of an inbox is an item, each file in it its text or a comment on it.
 
-A file counts once it is complete: not hidden or temporary, and nothing about it changed for `settle_s` seconds. What
-still settles when a look comes by is waited for, once and no longer than that. Names are identities; the same content
-under a new name is a rename, other content under a known name an edit. Neither is delivered.
+A file counts once it is complete: not hidden or temporary, and unchanged for `settle_s` seconds. If a file is still
+settling, a poll waits once for `settle_s` and scans again. Names are identities: the same content under a new name
+is a rename, other content under a known name an edit; neither is delivered. Rule: contract R9.
 
-Position: ``{"inbox": "<device>:<inode>", "folders": {name: {"files": {name: [signature, hash, looks gone]},
-"ignored": [name]}}, "missing": {ref: epoch seconds}}``. Names of folders and files are percent-encoded where they
-are not plain text.
+Cursor: ``{"inbox": "<device>:<inode>", "folders": {name: {"files": {name: [signature, hash, polls gone]},
+"ignored": [name]}}, "missing": {ref: epoch seconds}}``. Names of folders and files are encoded by `encode_name`.
 """
 
 from __future__ import annotations
@@ -27,22 +26,22 @@ from the_loop.sources.base import Known, Listing, Sighting, SourceError, Thread
 from the_loop.sources.textfiles import NO_TEXT, File, Text, encode_name, is_temporary, owner, read_text, unquote_name
 
 _BODY: Final = "item.md"
-_REMEMBERED: Final = 2  # looks
+_REMEMBERED: Final = 2  # polls for which a file that is gone is remembered, to detect a rename
 _LATEST: Final = 253_402_300_799.0  # the last second of the year 9999
 
 
 @dataclass(slots=True)
 class _Folder:
-    """What one scan saw of a folder."""
+    """The result of one scan of a folder. Names are encoded."""
 
     files: dict[str, File] = field(default_factory=dict)
     settling: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
-    problem: str = ""  # why its files cannot be seen; then it is neither listed nor missing
+    problem: str = ""  # why it cannot be read; then it is neither listed nor missing
 
 
 class DirectorySource:
-    """Satisfies `sources.base.Source`. `authorized` are the user names of this source's people."""
+    """Implements `sources.base.Source`. `authorized`: the user names that may write items and comments."""
 
     provider = "directory"
     folds_case = False
@@ -61,10 +60,10 @@ class DirectorySource:
         self._path = path
         self._settle_s = settle_s
         self._authorized = authorized
-        self._is_ours = is_ours  # below the state root: made when it is missing at the very start
+        self._is_ours = is_ours  # below the state root: created if it is missing at the first poll
         self._now = now
         self._prefix = f"directory:{encode_name(os.fsencode(name))}/"
-        self._bodies: dict[str, str] = {}  # by ref: the file that was chosen at first sight
+        self._bodies: dict[str, str] = {}  # by ref: the file that was chosen as body in the initial sync
         self._seen_since: dict[Path, tuple[tuple[int, int, int, int], float]] = {}
 
     def owns(self, ref: str) -> bool:
@@ -77,13 +76,14 @@ class DirectorySource:
         old = cursor or {}
         inbox = self._identity()
         folders = self._scan()
-        if self._wants_another_look(folders, known):
+        if self._needs_rescan(folders, known):
             await asyncio.sleep(self._settle_s)
             folders = self._scan()
         is_same = inbox == old.get("inbox")
         expected = {ref for ref, one in known.items() if one.is_open}
         if not is_same and expected and not any(self._ref(name) in expected for name in folders):
-            raise SourceError(f"'{self._path}' is not the directory it was and has none of its items: not mounted?")
+            problem = f"cannot read '{self._path}': it is another directory than before and has none of its items"
+            raise SourceError(problem, f"not mounted? check it with `findmnt -T '{self._path}'`")
         missing = self._missing(folders, known, old.get("missing", {}) if is_same else {})
         new: dict[str, Any] = {"inbox": inbox, "folders": {}, "missing": missing}
         sightings, notes, faults = [], [], []
@@ -117,7 +117,7 @@ class DirectorySource:
         return Thread(_with_body(item, body), [entry for entry in entries if entry is not None])
 
     async def close(self) -> None:
-        """Nothing is held open."""
+        """Does nothing: no file is kept open."""
 
     # --- scanning ---
 
@@ -138,7 +138,7 @@ class DirectorySource:
         return {name: folder for name, folder in found.items() if folder is not None}
 
     def _scan_folder(self, path: Path) -> _Folder | None:
-        """The files of one folder, or what keeps us from seeing them; None if it is not there any more."""
+        """The files of one folder, or why they cannot be read; None if the folder is gone."""
         folder = _Folder()
         try:
             trusted = self._is_trusted(path.lstat())
@@ -169,7 +169,7 @@ class DirectorySource:
         folder.files[name] = File(here, name, signature, author, found.st_mtime)
 
     def _is_settled(self, path: Path, signature: tuple[int, int, int, int]) -> bool:
-        """True once nothing changed for `settle_s`: by the kernel's time of change, or, if that is odd, as watched."""
+        """True once unchanged for `settle_s`: by its ctime, or, if that is in the future, by our own observation."""
         age_s = time.time() - signature[3] / 1e9
         if age_s >= self._settle_s:
             self._seen_since.pop(path, None)
@@ -180,27 +180,27 @@ class DirectorySource:
             return self._settle_s == 0
         return time.monotonic() - since >= self._settle_s
 
-    def _wants_another_look(self, folders: Mapping[str, _Folder], known: Mapping[str, Known]) -> bool:
+    def _needs_rescan(self, folders: Mapping[str, _Folder], known: Mapping[str, Known]) -> bool:
         here = {self._ref(name) for name in folders}
         return any(folder.settling for folder in folders.values()) or any(
             one.is_open and ref not in here for ref, one in known.items()
         )
 
     def _is_trusted(self, folder: os.stat_result) -> bool:
-        """True if only an authorised user can have put a file here."""
+        """True if only an authorised user can have put a file into this folder."""
         return not folder.st_mode & 0o022 and owner(folder) in self._authorized
 
-    # --- what it means ---
+    # --- interpretation ---
 
     def _sight(self, name: str, folder: _Folder, known: Mapping[str, Known]) -> WorkItem | None:
-        """The item that a folder is; None while it has no files yet, or, at first sight, some that still settle."""
+        """The item of a folder; None while it has no files, or if it is new and some of its files are settling."""
         one = known.get(self._ref(name))
         if one is None and (folder.settling or not folder.files):
             return None
         return self._item(name, folder, _name_in(one.url) if one else "")
 
     def _item(self, name: str, folder: _Folder, chosen: str) -> WorkItem | None:
-        """The folder as an item, without its body's text. Its url names the file `chosen` as body, for good."""
+        """The folder as an item, without its body's text. Its url records the file that is its body."""
         if not chosen:
             chosen = _BODY if _BODY in folder.files else min(folder.files, default="")
         file = folder.files.get(chosen)
@@ -219,10 +219,10 @@ class DirectorySource:
     def _compare(
         self, folder: _Folder, before: Mapping[str, Any], item: WorkItem
     ) -> tuple[list[Entry], dict[str, Any], list[Note]]:
-        """New rows of a folder, its new record, and what was edited or ignored."""
+        """The new rows of a folder, its new part of the cursor, and the edits and ignored files to log."""
         old = {key: value for key, value in _object(before.get("files")).items() if isinstance(value, list)}
         missed = {key: _missed(value) for key, value in old.items() if key not in folder.files}
-        gone = _gone(old, {key: looks for key, looks in missed.items() if key not in folder.settling})
+        gone = _gone(old, {key: polls for key, polls in missed.items() if key not in folder.settling})
         files: dict[str, Any] = {
             key: [*value[:2], missed[key] + 1] if key in missed and key not in folder.settling else value[:2]
             for key, value in old.items()
@@ -235,7 +235,7 @@ class DirectorySource:
                 continue
             text = read_text(file)
             if text is None:
-                continue  # changed or went while it was read
+                continue  # changed or removed while it was read
             files[file.name] = [list(file.signature), text.digest]
             if digest is not None:
                 if digest != text.digest:
@@ -245,23 +245,23 @@ class DirectorySource:
             elif file.name != _name_in(item.url):
                 rows.append(_as_entry(file, text, renamed_from=tuple(gone.get(text.digest, ()))))
         ignored = _object(before).get("ignored", [])
-        for odd in folder.ignored:
-            if odd not in ignored:
-                fields = {"ref": item.ref, "deliveryId": f"{item.ref}/{odd}", "reason": "not a regular file"}
+        for name in folder.ignored:
+            if name not in ignored:
+                fields = {"ref": item.ref, "deliveryId": f"{item.ref}/{name}", "reason": "not a regular file"}
                 notes.append(Note("dispatch.dropped", fields))
         return rows, {"files": files, "ignored": sorted(folder.ignored)}, notes
 
     def _missing(
         self, folders: Mapping[str, _Folder], known: Mapping[str, Known], before: Mapping[str, float]
     ) -> dict[str, float]:
-        """Open items without a folder, and since when."""
+        """Open items without a folder, and since when (epoch seconds)."""
         here = {self._ref(name) for name in folders}
         now = self._now()
         first = before if isinstance(before, dict) else {}
         return {ref: min(first.get(ref, now), now) for ref, one in known.items() if one.is_open and ref not in here}
 
     def _departures(self, missing: Mapping[str, float]) -> Iterator[Sighting]:
-        """Items that lacked in two listings far enough apart; there is no thread left for a last look."""
+        """Items that were missing in two scans at least `settle_s` apart; they have no thread to read a last time."""
         for ref, since in missing.items():
             if self._now() - since >= self._settle_s:
                 yield Sighting(ref, Presence.GONE, reason="deleted")
@@ -278,16 +278,16 @@ class DirectorySource:
 
 
 def _gone(old: Mapping[str, list[Any]], missed: Mapping[str, int]) -> dict[str, list[str]]:
-    """By content: the keys of files that went. A look more: the new name of one may still have been settling."""
+    """By hash: the keys of files that are gone. One poll longer, since the new name of one may have been settling."""
     gone: dict[str, list[str]] = {}
-    for name, looks in missed.items():
-        if looks < _REMEMBERED:
+    for name, polls in missed.items():
+        if polls < _REMEMBERED:
             gone.setdefault(old[name][1], []).append(f"{Kind.COMMENT}:{name}")
     return gone
 
 
 def _missed(record: list[Any]) -> int:
-    """How many looks a recorded file has been gone for."""
+    """The number of polls for which a recorded file has been gone."""
     return int(record[2]) if len(record) > 2 else 0
 
 
@@ -318,7 +318,7 @@ def _url_part(folder: str, file: str) -> str:
 
 
 def _name_in(url: str) -> str:
-    """The encoded name of the file that an item's url ends in."""
+    """The encoded name of the file in the last part of an item's url."""
     return encode_name(unquote_to_bytes(url.rpartition("/")[2]))
 
 

@@ -1,4 +1,4 @@
-"""Files as the directory source takes them: their names as plain text, who wrote them, and what they say."""
+"""Files of the directory source: their names as plain text, their authors and their content."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from the_loop.core.model import ENTRY_LIMIT, clean
 
-_PLAIN: Final = " !$&'()*+,;=@[]{}^"  # readable, and harmless in a ref
+_PLAIN: Final = " !$&'()*+,;=@[]{}^"  # readable, and without a meaning in a ref
 _TEMPORARY: Final = (b"~", b".tmp", b".temp", b".swp", b".part", b".partial", b".crdownload", b".bak")
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A complete regular file as it was seen."""
+    """A complete regular file, as of one scan."""
 
     path: Path
-    name: str  # encoded
-    signature: tuple[int, int, int, int]  # size, inode, time of data, time of anything, in nanoseconds
-    author: str | None
-    modified_s: float
+    name: str  # as `encode_name` returns it
+    signature: tuple[int, int, int, int]  # size, inode, mtime and ctime in nanoseconds
+    author: str | None  # None: another user could have written it
+    modified_s: float  # epoch seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
+    """The content of a file. `body` is "" if it is `truncated`; `digest` identifies the content."""
+
     body: str
     digest: str
     truncated: bool
@@ -39,7 +41,7 @@ NO_TEXT: Final = Text("", "", truncated=False)
 
 
 def encode_name(name: bytes) -> str:
-    """A file's name as plain text, injective: everything odd (and `%`, `/`, `#`) is percent-encoded."""
+    """A file name as plain text, injective: `%`, `/`, `#` and all that is not printable are percent-encoded."""
     try:
         text = name.decode("utf-8")
     except UnicodeDecodeError:
@@ -50,16 +52,17 @@ def encode_name(name: bytes) -> str:
 
 
 def unquote_name(name: str) -> str:
-    """The file name that `encode_name` was given, as the file system wants it."""
+    """The inverse of `encode_name`: the name in the form that the file system uses."""
     return os.fsdecode(unquote_to_bytes(name.encode("utf-8", "surrogatepass")))
 
 
 def is_temporary(name: bytes) -> bool:
+    """True for hidden files, and for names that editors and downloads use for unfinished files."""
     return name.startswith((b".", b"#")) or name.endswith(_TEMPORARY)
 
 
 def read_text(file: File | None) -> Text | None:
-    """What a file says; None if it is not the file that was seen any more."""
+    """The content of a file; None if it has changed since the scan, cannot be opened, or `file` is None."""
     if file is None:
         return None
     try:
@@ -78,6 +81,7 @@ def read_text(file: File | None) -> Text | None:
 
 
 def owner(found: os.stat_result) -> str:
+    """The user name of a file's owner; the uid as text if it has none."""
     return _user_name(found.st_uid)
 
 

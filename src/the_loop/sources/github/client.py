@@ -1,7 +1,7 @@
-"""One HTTP client for one GitHub API: asks once, says what the answer means, and never more than it knows.
+"""The HTTP client of one GitHub API: sends a request once and classifies the response.
 
-Statuses that mean something about the thing asked for (200, 304, 404, 410, a redirect) come back as an `Answer`;
-everything else is a `SourceError`, and a rate limit in any of its forms a `Limited` with the wait it named.
+Statuses that say something about the requested resource (200, 304, 404, 410, a redirect) are returned as an `Answer`;
+everything else raises `SourceError`, and a rate limit in any of its forms `Limited` with the wait that it named.
 Rule: GitHub REST documentation, "Best practices" and "Rate limits".
 """
 
@@ -22,7 +22,7 @@ from the_loop.config import GITHUB_API_VERSION
 from the_loop.sources.base import Limited, SourceError, Unanswered
 from the_loop.sources.github.limits import RateLimiter, RateLimiters, fingerprint
 
-REQUEST_LIMIT_S: Final = 30.0  # for one request as a whole, however slowly it trickles
+REQUEST_LIMIT_S: Final = 30.0  # for one request in total, also if data keeps arriving slowly
 BODY_LIMIT: Final = 64 << 20  # bytes
 _ACCEPT: Final = "application/vnd.github+json"
 _REDIRECTS: Final = (301, 302, 307, 308)
@@ -33,12 +33,12 @@ _LONGEST_WAIT_S: Final = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back. `value`: decoded JSON; `moved`: the path a redirect led to; `date`: epoch seconds.
+    """A response. `value`: decoded JSON; `moved`: the path that a redirect led to; `date`: epoch seconds.
 
-    `next` is the path of the following page; None if there is one at an address that is not within this API.
+    `next` is the path of the next page, "" if there is none; None if its address is outside this API.
 
-    `etag` is the validator to send with the next question. It names the token that it holds for, and is not sent
-    with another one: what an API shows depends on who asks.
+    `etag` is the validator for the next request. It contains a fingerprint of its token and is not sent with another
+    one: the content of a response depends on who asks.
     """
 
     status: int
@@ -55,7 +55,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """One request as it is sent; `bound` is what its answer's validator holds for, `clock` its token's."""
+    """One request. `bound`: fingerprint that its validator is valid for; `limiter`: the rate limiter of its token."""
 
     path: str
     method: str
@@ -67,9 +67,9 @@ class _Request:
 
 
 class Client:
-    """`token` is asked before each request, so that a file that changes is followed. `now` is epoch seconds.
+    """`token` is called before each request, so that a changed token file is used. `now` returns epoch seconds.
 
-    Proxies and certificate stores are those that the environment names, as other programs take them.
+    Proxies and certificate stores are taken from the environment ($HTTPS_PROXY, $SSL_CERT_FILE, …).
     """
 
     def __init__(
@@ -89,31 +89,31 @@ class Client:
         self._version = api_version
         self._transport = transport
         self._http: httpx2.AsyncClient | None = None
-        self._limiter: RateLimiter | None = None  # of the token that was used last
+        self._limiter: RateLimiter | None = None  # of the token of the last request
 
     async def get(self, path: str, etag: str = "") -> Answer:
-        """Ask for `path` below the API's address, following redirects within it. Raises SourceError and Limited."""
+        """GET `path` below the API's address, following redirects within it. Raises SourceError and Limited."""
         return await self._ask("GET", path, etag=etag)
 
     async def post(self, path: str, value: Any) -> Answer:
-        """Send `value`. The answers of 400 to 499 that are no limit come back: then nothing was done.
+        """POST `value` as JSON. A status of 400 to 499 that is not a rate limit is returned: nothing was done then.
 
-        Raises Limited, where nothing was done either, and SourceError, where that is not known.
+        Raises Limited, with nothing done, and SourceError, with the outcome unknown.
         """
         return await self._ask("POST", path, body=json.dumps(value).encode())
 
     @property
     def is_short(self) -> bool:
-        """True if the points that are left have to be kept for what is known already."""
+        """True if the remaining requests of the hour have to be reserved for known items."""
         return self._limiter is not None and self._limiter.is_short
 
     async def close(self) -> None:
-        """Let go of the connections; another question opens new ones."""
+        """Close the connections; another request opens new ones."""
         if self._http is not None:
             await self._http.aclose()
             self._http = None
 
-    # --- asking ---
+    # --- requests ---
 
     async def _ask(self, method: str, path: str, *, etag: str = "", body: bytes | None = None) -> Answer:
         url, moved = self._base + path, ""
@@ -130,12 +130,12 @@ class Client:
                 raise SourceError(f"{path}: moved ({status})")
             url = self._redirected(url, response)
             moved = urlsplit(url).path.removeprefix(urlsplit(self._base).path)
-        raise SourceError(f"{path}: redirected in a circle")
+        raise SourceError(f"{path}: too many redirects")
 
     def _request(self, path: str, method: str, url: str, etag: str, body: bytes | None) -> _Request:
         token = self._token()
         if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
-            raise SourceError("the token has characters in it that cannot be sent")
+            raise SourceError("the token contains characters that cannot be sent", "check the token of this source")
         bound = fingerprint(self._base, token or "", _ACCEPT, self._version)
         made_for, _, validator = etag.partition(" ")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -146,7 +146,7 @@ class Client:
         return _Request(path, method, url, headers, body, bound, self._limiter_of(token))
 
     def _limiter_of(self, token: str | None) -> RateLimiter:
-        """The token's clock. A token that was renewed is under the limits of the one before."""
+        """The rate limiter of the token. A renewed token takes over the wait of the previous one."""
         limiter = self._limiters.of(self._base, token)
         if self._limiter is not None and self._limiter is not limiter and self._limiter.wait_left_s > 0:
             limiter.resume(self._limiter.wait_left_s, self._limiter.wait_left_s)
@@ -165,18 +165,18 @@ class Client:
                     parts.append(part)
                     size += len(part)
                     if size > BODY_LIMIT:
-                        raise SourceError(f"{url}: the answer is larger than {BODY_LIMIT} bytes")
+                        raise SourceError(f"{url}: the response is larger than {BODY_LIMIT} bytes")
                 return response, b"".join(parts)
         except TimeoutError as error:
-            raise Unanswered(f"{url}: no answer within {REQUEST_LIMIT_S:.0f} s") from error
+            raise Unanswered(f"{url}: no response within {REQUEST_LIMIT_S:.0f} s") from error
         except (httpx2.LocalProtocolError, UnicodeEncodeError):
-            # its own text would quote what cannot be sent, the token included
-            raise SourceError(f"{url}: the request cannot be sent as it is") from None
+            # the error's own text would quote the headers, including the token
+            raise SourceError(f"{url}: the request cannot be sent") from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise Unanswered(f"{url}: {_cause(error)}") from error
 
     def _opened(self) -> httpx2.AsyncClient:
-        """The connections, made with the first request: what the environment says of proxies may be wrong."""
+        """The HTTP client, created with the first request. Raises SourceError for a wrong proxy in the environment."""
         if self._http is None:
             headers = {
                 "Accept": _ACCEPT,
@@ -187,11 +187,11 @@ class Client:
             try:
                 self._http = httpx2.AsyncClient(transport=self._transport, timeout=timeout, headers=headers)
             except ImportError as error:
-                problem = "the environment names a SOCKS proxy, and the extra `socks` of httpx2 is not installed"
-                raise SourceError(problem, "look at ALL_PROXY, HTTPS_PROXY and HTTP_PROXY") from error
+                problem = "cannot use the SOCKS proxy of the environment: the extra `socks` of httpx2 is not installed"
+                raise SourceError(problem, "check $ALL_PROXY, $HTTPS_PROXY and $HTTP_PROXY") from error
             except (ValueError, httpx2.InvalidURL, OSError) as error:
-                problem = f"cannot use the proxy or the certificates that the environment names: {_cause(error)}"
-                hint = "look at HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR"
+                problem = f"cannot use the proxy or the certificates of the environment: {_cause(error)}"
+                hint = "check $HTTPS_PROXY, $HTTP_PROXY, $ALL_PROXY, $SSL_CERT_FILE and $SSL_CERT_DIR"
                 raise SourceError(problem, hint) from error
         return self._http
 
@@ -200,12 +200,12 @@ class Client:
             target = urljoin(url, response.headers.get("location", ""))
             is_ours = urlsplit(target)[:2] == urlsplit(self._base)[:2]
         except ValueError as error:
-            raise SourceError(f"{url}: redirected to no address") from error
+            raise SourceError(f"{url}: redirected to an invalid address") from error
         if not is_ours:
             raise SourceError(f"{url}: redirected to another host, not followed")
         return target
 
-    # --- what it means ---
+    # --- responses ---
 
     def _answer(self, request: _Request, response: httpx2.Response, content: bytes, moved: str) -> Answer:
         path, status, date = request.path, response.status_code, self._date(response)
@@ -216,14 +216,14 @@ class Client:
         )
         if status == 304:
             if "If-None-Match" not in request.headers:
-                raise SourceError(f"{path}: status 304 to a question without a validator")
+                raise SourceError(f"{path}: status 304 to a request without a validator")
             request.limiter.clear()
             return Answer(304, etag=etag, date=date, moved=moved)
         value = _decoded(content)
         _check_limit(request, response, value, date)
         if status in (200, 201):
             if value is None:
-                raise SourceError(f"{path}: the answer is not JSON")
+                raise SourceError(f"{path}: the response is not JSON")
             request.limiter.clear()
             return Answer(status, value, etag, date, moved, self._next(response))
         if status in (404, 410) or (request.method == "POST" and 400 <= status < 500):
@@ -233,12 +233,12 @@ class Client:
             hint = "check the token of this source" if was_sent else "none were sent: set tokenFile or $GITHUB_TOKEN"
             raise SourceError(f"{path}: the credentials were rejected (401)", hint)
         if status == 403:
-            raise SourceError(f"{path}: forbidden (403): {_message(value)}", "check what the token may read")
+            raise SourceError(f"{path}: forbidden (403): {_message(value)}", "check the permissions of the token")
         kind = Unanswered if status >= 500 else SourceError
         raise kind(f"{path}: status {status} {_message(value)}".rstrip())
 
     def _next(self, response: httpx2.Response) -> str | None:
-        """A link is followed within this API only: the token goes nowhere else."""
+        """The path of the next page. A link out of this API is not followed: the token must not be sent there."""
         if "next" not in response.links:
             return ""
         try:
@@ -255,7 +255,7 @@ class Client:
 
 
 def _check_limit(request: _Request, response: httpx2.Response, value: Any, date: float) -> None:
-    """Raise Limited if this answer is one, in whichever of its forms."""
+    """Raise Limited if the response is a rate limit, in any of its forms."""
     status, headers = response.status_code, response.headers
     says_so = isinstance(value, dict) and any(word in _message(value).lower() for word in _LIMIT_WORDS)
     if status == 200 and not says_so:
@@ -275,7 +275,7 @@ def _check_limit(request: _Request, response: httpx2.Response, value: Any, date:
 
 
 def _decoded(content: bytes) -> Any:
-    # NB: not the validator's own decoder: a lone surrogate in one comment must not cost the whole page
+    # NB: not msgspec's decoder: a lone surrogate in one comment would make it reject the whole page
     try:
         return json.loads(content)
     except (ValueError, RecursionError):
@@ -293,13 +293,13 @@ def _message(value: Any) -> str:
 
 
 def _validator(response: httpx2.Response) -> str:
-    """What can be sent back as it came; some things that stand between make odd ones."""
+    """The ETag, "" if it cannot be sent back unchanged: some proxies return invalid ones."""
     etag = response.headers.get("etag", "")
     return etag if etag.isascii() and etag.isprintable() else ""
 
 
 def _seconds(text: str | None, date: float) -> float | None:
-    """A wait that is given in seconds, or as a moment (RFC 9110, section 10.2.3)."""
+    """The wait of a Retry-After header in seconds, which may be a number or a date (RFC 9110, section 10.2.3)."""
     seconds = _number(text)
     if seconds is not None or text is None:
         return seconds

@@ -1,4 +1,4 @@
-"""What became of the items that are not listed any more: each is asked about by itself, and "no answer" ends nobody."""
+"""Items that are no longer listed: each is requested by itself. An item without an answer has not ended."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from the_loop.sources.github.rows import Issue, one
 
 
 async def ask_about_missing(client: Client, section: GithubSection, poll: RepositoryPoll) -> None:
-    """Fill in who left, who lost the label, and who could not be found. Raises AnotherRepository.
+    """Find the items that ended, that lost the label, and that were not found. Raises AnotherRepository.
 
-    Whoever could not be asked about is not told of: nothing changes, and a later look asks again.
+    An item that could not be requested is not reported: nothing changes, and a later poll requests it again.
     """
     step = Step(poll)
     gone = [number for number, known in poll.known.items() if known.is_open and number not in poll.rows]
-    # who was not found once is asked first: a second time has to follow
+    # items that were not found once come first: their second request is due
     for number in sorted(poll.in_any_order(gone), key=lambda number: number not in poll.old.missing):
         known = poll.known[number]
         if known.is_away:
@@ -35,13 +35,13 @@ async def ask_about_missing(client: Client, section: GithubSection, poll: Reposi
 
 
 def _is_due(poll: RepositoryPoll, number: int, known: Known) -> bool:
-    """An item without its label is asked about now and then; any other, and one that was not found, at once."""
+    """True unless the item lost its label before: such items are requested every SWEEP polls only."""
     is_swept = number % SWEEP == poll.turn % SWEEP
     return not known.is_away or is_swept or number in poll.old.missing or number in poll.old.due
 
 
 async def _ask(client: Client, section: GithubSection, poll: RepositoryPoll, step: Step, number: int) -> Left | None:
-    """A record if the item ended; None for anything else."""
+    """Request one item; return a record if it ended, else None."""
     if not step.may_ask():
         _put_off(poll, number)
         return None
@@ -60,14 +60,14 @@ async def _ask(client: Client, section: GithubSection, poll: RepositoryPoll, ste
         is_pull = issue.pull_request is not None
         reason, detail = _reason(issue), clean(issue.state_reason or "")
         if issue.has_label(section.label):
-            poll.away.pop(number, None)  # the listing lags behind
+            poll.away.pop(number, None)  # the listing is older than this response
         elif not reason:
             poll.unlabelled.append(number)
     return Left(reason, poll.now, is_pull, detail) if reason else None
 
 
 def _put_off(poll: RepositoryPoll, number: int) -> None:
-    """What is known of it so far holds until it can be asked."""
+    """Keep what is known of the item until it can be requested."""
     if number in poll.old.missing:
         poll.missing.append(number)
     if poll.known[number].is_away:
@@ -75,7 +75,7 @@ def _put_off(poll: RepositoryPoll, number: int) -> None:
 
 
 async def _find(client: Client, poll: RepositoryPoll, number: int, *, is_pull: bool) -> tuple[Issue | None, str]:
-    """The item as it is, or why there is none; neither where nobody can tell yet."""
+    """The present item, or the reason why it ended; (None, "") if unchanged or not known yet."""
     path = f"/repos/{poll.name}/issues/{number}"
     answer = await client.get(path, poll.away.get(number, ""))
     if answer.is_unchanged:
@@ -85,13 +85,15 @@ async def _find(client: Client, poll: RepositoryPoll, number: int, *, is_pull: b
     if answer.status in (404, 410):
         repository = poll.confirmed or await confirm(client, poll)
         if not is_pull and repository.has_issues is False:
-            raise SourceError("its issues are turned off", "nothing ends; turn them on, or take it out of `repos`")
+            raise SourceError(
+                "its issues are disabled, so items cannot be read", "enable them, or remove it from `repos`"
+            )
         return None, "deleted" if answer.status == 410 else _is_deleted(poll, number)
     issue = one(answer.value, Issue, path)
     if poll.known[number].id not in ("", issue.node_id):
         await confirm(client, poll)
-        raise SourceError(f"{path} is another item than the one known by this number")
-    poll.away[number] = answer.etag  # as long as nothing else is found of it
+        raise SourceError(f"{path} is not the item that had this number before")
+    poll.away[number] = answer.etag  # unless it turns out to be listed or ended
     return issue, ""
 
 
@@ -102,7 +104,7 @@ def _reason(issue: Issue) -> str:
 
 
 def _is_deleted(poll: RepositoryPoll, number: int) -> str:
-    """404 means deleted when its repository answers with the same token, and two looks in a row said so."""
+    """404 means deleted if the repository answers with the same token and the poll before got 404, too."""
     if number in poll.old.missing:
         return "deleted"
     poll.missing.append(number)

@@ -1,4 +1,4 @@
-"""Which repository answers under a name: names move and are taken again, the numeric id stays."""
+"""The identity of repositories: names are changed and reused, the numeric id is stable."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from the_loop.sources.github.rows import Repository, one
 
 
 class AnotherRepository(SourceError):
-    """The name that a repository had is another one's now. Nothing found under it says anything of the first."""
+    """Another repository has taken over the name. What was found under it says nothing about the first one."""
 
 
 async def ask_repository(client: Client, name: str) -> Repository:
-    """What answers under this name. Raises SourceError, also where nothing does: nobody in it is gone for that."""
+    """The repository with this name. Raises SourceError, also if it is not found: its items have not ended."""
     path = f"/repos/{name}"
     answer = await client.get(path)
     if answer.status != 200:
         raise SourceError(
-            f"'{name}' is not found with this token", "check the name, apiUrl, and what the token may read"
+            f"cannot read '{name}': not found with this token", "check its name, apiUrl and the token's permissions"
         )
     return one(answer.value, Repository, path)
 
 
 async def confirm(client: Client, poll: RepositoryPoll) -> Repository:
-    """The repository of this look, asked by its name. Raises AnotherRepository and SourceError.
+    """Request the repository of this poll by its name. Raises AnotherRepository and SourceError.
 
-    While its issues are turned off, each of them answers as if it was deleted; nothing in it is.
+    Callers check `has_issues`: while issues are disabled, each of them answers as if it had been deleted.
     """
     found = await ask_repository(client, poll.name)
     if found.id != poll.old.id:
@@ -37,14 +37,14 @@ async def confirm(client: Client, poll: RepositoryPoll) -> Repository:
 
 
 async def find_again(client: Client, record: Record) -> str | None:
-    """The present name of a repository whose name was taken; None if it is gone. Raises SourceError."""
+    """The present name of a repository whose name was taken over; None if it is gone. Raises SourceError."""
     path = f"/repositories/{record.id}"
     answer = await client.get(path)
     return one(answer.value, Repository, path).full_name if answer.status == 200 else None
 
 
 async def is_elsewhere(client: Client, answer: Answer, repository: int, name: str) -> bool:
-    """True if a redirect led to another repository than the one asked. Raises SourceError."""
+    """True if a redirect led to a repository other than the one requested. Raises SourceError."""
     parts = answer.moved.split("/")  # /repositories/<id>/…, or /repos/<owner>/<name>/…
     if len(parts) > 2 and parts[1] == "repositories":
         return parts[2] != str(repository)

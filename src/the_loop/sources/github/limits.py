@@ -1,7 +1,7 @@
-"""When an API may be asked again, and by how many at once: one clock for each API and token.
+"""Rate limiters, one for each API and token: when the next request may be sent, and by how many at once.
 
-All sources that use the same token share its clock: a limit met by one is met by all, and their requests go one
-after the other. Rule: GitHub REST documentation, "Best practices" and "Rate limits".
+All sources with the same token share its rate limiter: a limit applies to all of them, and their requests are sent
+one after the other. Rule: GitHub REST documentation, "Best practices" and "Rate limits".
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Final
 
 _FIRST_GUESS_S: Final = 60.0
 _LONGEST_GUESS_S: Final = 900.0
-_KEPT: Final = 100  # clocks, those that wait aside
-_RESERVE: Final = 0.2  # of the hour's points
+_KEPT: Final = 100  # rate limiters, apart from those that are waiting
+_RESERVE: Final = 0.2  # share of the hour's requests
 
 
 class RateLimiter:
-    """The clock of one token. Whoever asks holds `turn` meanwhile."""
+    """The rate limiter of one token. A request holds `turn` while it is sent."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self.turn = asyncio.Lock()
@@ -29,44 +29,46 @@ class RateLimiter:
 
     @property
     def wait_left_s(self) -> float:
+        """Seconds until the next request may be sent, 0 if at once."""
         return max(0.0, self._ends_s - self._monotonic())
 
     @property
     def is_short(self) -> bool:
-        """True if so little of the hour's points is left that it has to be kept for what is known already."""
+        """True if less than a fifth of the hour's requests is left: it is reserved for known items."""
         return self._left < _RESERVE
 
     def note_left(self, points: float | None, limit: float | None) -> None:
-        """What the last answer said is left of the hour."""
+        """Record the remaining requests of the hour and their limit, from the headers of a response."""
         self._left = points / limit if limit and points is not None else 1.0
 
     def hold(self, wait_s: float) -> None:
-        """Nobody asks for so many seconds from now."""
+        """Send no request for `wait_s` seconds from now."""
         self._ends_s = self._monotonic() + wait_s
         self._last_wait_s = wait_s
 
     def resume(self, left_s: float, wait_s: float) -> None:
-        """A wait that was set in an earlier life, to `wait_s`, has so many seconds left."""
+        """Continue a wait of an earlier run that was set to `wait_s` and has `left_s` seconds left."""
         self._ends_s = max(self._ends_s, self._monotonic() + left_s)
         self._last_wait_s = max(self._last_wait_s, wait_s)
 
     def clear(self) -> None:
-        """It was asked, and answered."""
+        """Record a response that was not a limit."""
         self._last_wait_s = 0.0
 
     def guess_s(self) -> float:
-        """How long to wait where a limit names no moment: a minute, and longer each time."""
+        """Seconds to wait after a limit that names no time: 60, doubled each time in a row, at most 900."""
         return min(max(_FIRST_GUESS_S, 2 * self._last_wait_s), _LONGEST_GUESS_S)
 
 
 class RateLimiters:
-    """The clocks of all tokens of this process."""
+    """The rate limiters of all tokens in this process."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._limiters: dict[str, RateLimiter] = {}
 
     def of(self, api: str, token: str | None) -> RateLimiter:
+        """The rate limiter of `token` at the API with this URL."""
         key = fingerprint(api.rstrip("/"), token or "")
         if key not in self._limiters:
             self._forget_old_ones()
@@ -74,12 +76,12 @@ class RateLimiters:
         return self._limiters[key]
 
     def _forget_old_ones(self) -> None:
-        """Tokens that are made anew every hour must not heap up."""
+        """Drop one that is not waiting: tokens that are renewed every hour would accumulate."""
         if len(self._limiters) >= _KEPT:
             oldest = next((key for key, limiter in self._limiters.items() if not limiter.wait_left_s), "")
             self._limiters.pop(oldest, None)
 
 
 def fingerprint(*parts: str) -> str:
-    """These words as a short name that tells nothing of them."""
+    """A short hash of `parts`, which does not reveal them."""
     return blake2b("\0".join(parts).encode("utf-8", "backslashreplace"), digest_size=9).hexdigest()

@@ -1,4 +1,4 @@
-"""The labelled items of one repository, page by page; unchanged pages are filled in from the position."""
+"""The labelled items of one repository, page by page; unchanged pages are taken from the cursor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from the_loop.sources.github.walk import PAGE, Part, validated_pages
 
 
 async def list_items(client: Client, section: GithubSection, poll: RepositoryPoll) -> str:
-    """Fill in the items. Returns the path that a redirect led to, if there was one. Raises SourceError."""
+    """Read the items into `poll`. Returns the path that a redirect led to, "" without one. Raises SourceError."""
     label = quote(section.label, safe="")
     path = f"/repos/{poll.name}/issues?labels={label}&state=open&sort=created&direction=asc&per_page={PAGE}"
     monitored = {True: section.monitor.pull_requests, False: section.monitor.issues}
@@ -36,13 +36,13 @@ async def list_items(client: Client, section: GithubSection, poll: RepositoryPol
 
 
 def is_another_repository(poll: RepositoryPoll) -> bool:
-    """True if the listing may be of another repository that has taken this one's name.
+    """True if the listing may be of another repository that took over this one's name.
 
-    An item under the same number proves that it is, or that it is not. Where no item is left of those that were
-    listed, nothing is proven, and somebody has to ask.
+    An item with a known number proves it either way. If none of the items that were listed before is left, nothing is
+    proven, and the repository has to be requested.
     """
     if not poll.fresh:
-        return False  # every row was there before
+        return False  # every row was listed before
     known = {number: one.id for number, one in poll.known.items() if one.id}
     known |= {number: row.id for number, row in poll.before.items()}
     verdicts = [known[number] == row.id for number, row in poll.rows.items() if number in known]
@@ -52,7 +52,7 @@ def is_another_repository(poll: RepositoryPoll) -> bool:
 
 
 def _to_ask(poll: RepositoryPoll, page: Page, monitored: Mapping[bool, bool]) -> Asked:
-    """A page with items that are not taken up yet is asked for whole: one question instead of one for each."""
+    """Request a page with items that are not known yet without a validator: one request instead of one per item."""
     numbers = (row.number for row in page.rows if monitored[row.is_pull])
     is_wanted = any(number not in poll.known and number not in poll.kept for number in numbers)
     return Asked(page.path, "" if is_wanted else page.etag, page.size)
@@ -70,11 +70,11 @@ def _read(poll: RepositoryPoll, part: Part) -> Page:
 
 
 def _thin(poll: RepositoryPoll, row: Row) -> WorkItem:
-    """An item of a page that did not change: nobody needs its text again."""
+    """An item of an unchanged page, without its text, which is not needed again."""
     return WorkItem(poll.ref(row.number), row.id, url="", title="", body="", author=row.author, created_at="")
 
 
 def _changed(poll: RepositoryPoll) -> set[int]:
-    """The pull requests whose row is another than before."""
+    """The pull requests whose row changed."""
     before = poll.before
     return {number for number in poll.pulls if number in before and before[number] != poll.rows[number]}

@@ -1,4 +1,4 @@
-"""One repository in one look: what was found so far, what the position will say of it, and what the core is told.
+"""The state of one poll of one repository, from which the new cursor and the sightings are made.
 
 `listing`, `streams`, `departures` and `reviews` each fill in their part, in this order.
 """
@@ -17,14 +17,14 @@ from the_loop.sources.base import Known, Limited, Sighting, SourceError
 from the_loop.sources.github.record import Asked, Left, Page, Record, Row, Stream
 from the_loop.sources.github.rows import Repository
 
-_PATIENCE: Final = 3  # questions in vain
-QUESTIONS: Final = 400  # about single items in one look at a source: nobody sees the end of one that asks for ever
+_FAILURES_LIMIT: Final = 3  # failed requests in one step
+QUESTIONS: Final = 400  # requests about single items in one poll of a source, so that a poll always ends
 _TURNS_UNWRITTEN: Final = 4
-SWEEP: Final = 30  # what only a question of its own can tell is asked every so many looks
+SWEEP: Final = 30  # items that need a request of their own are requested every so many polls
 
 
 class Budget:
-    """What may still be asked about single items in one look at a source, whichever repository they are in."""
+    """The requests about single items that are left in one poll of a source, for all its repositories."""
 
     def __init__(self) -> None:
         self.left = QUESTIONS
@@ -33,43 +33,43 @@ class Budget:
 
 @dataclass(slots=True)
 class RepositoryPoll:
-    """`old` is the position it began with; times are the server's (`now`: epoch seconds)."""
+    """`old`: the cursor it began with. Times are the server's, `now` in epoch seconds."""
 
     old: Record
     prefix: str  # of its items' refs
-    turn: int  # the number of this look, for what is asked every SWEEP looks
-    known: Mapping[int, Known]  # what the ledgers say, by number
-    name: str  # its present one
+    turn: int  # the number of this poll, for requests that are made every SWEEP polls
+    known: Mapping[int, Known]  # from the ledgers, by number
+    name: str  # its present name
     budget: Budget = field(default_factory=Budget)
-    kept: Mapping[int, WorkItem] = field(default_factory=dict)  # whole items of an earlier look, not taken up yet
+    kept: Mapping[int, WorkItem] = field(default_factory=dict)  # whole items that the core does not know yet
     heard: Mapping[int, list[Asked]] = field(default_factory=dict)  # reviews that were read with a thread since
     now: float = 0.0
-    before: Mapping[int, Row] = field(init=False)  # what was listed then
+    before: Mapping[int, Row] = field(init=False)  # what the poll before listed
     pages: list[Page] = field(default_factory=list)
-    rows: dict[int, Row] = field(default_factory=dict)  # all that the listing shows
-    fresh: dict[int, WorkItem] = field(default_factory=dict)  # of pages that changed: the items whole
-    listed: dict[int, WorkItem] = field(default_factory=dict)  # of monitored kinds, in order
+    rows: dict[int, Row] = field(default_factory=dict)  # all listed items
+    fresh: dict[int, WorkItem] = field(default_factory=dict)  # whole items, of pages that changed
+    listed: dict[int, WorkItem] = field(default_factory=dict)  # of monitored kinds, in order of the listing
     excluded: list[int] = field(default_factory=list)
     streams: dict[Kind, Stream | None] = field(default_factory=dict)
     entries: dict[int, list[Entry]] = field(default_factory=dict)
     stirred: set[int] = field(default_factory=set)  # pull requests with news that may come with a review
     left: dict[int, Left] = field(default_factory=dict)
-    away: dict[int, str] = field(default_factory=dict)  # the items without their label, with validators
-    unlabelled: list[int] = field(default_factory=list)  # of them those that were found so in this look
+    away: dict[int, str] = field(default_factory=dict)  # items that lost their label, with validators
+    unlabelled: list[int] = field(default_factory=list)  # those of them that were found so in this poll
     missing: list[int] = field(default_factory=list)
-    due: list[int] = field(default_factory=list)  # items without their label whose turn came, and nobody could ask
+    due: list[int] = field(default_factory=list)  # items that lost their label and whose request is overdue
     hot: dict[int, float] = field(default_factory=dict)
     reviews: dict[int, list[Asked]] = field(default_factory=dict)
     faults: list[SourceError] = field(default_factory=list)
-    confirmed: Repository | None = None  # what answered under the name, if it was asked
-    is_unsure: bool = False  # nobody knows since when rows are missing
+    confirmed: Repository | None = None  # the response under the name, if it was requested
+    is_unsure: bool = False  # rows may be missing since an unknown time
     is_doubtful: bool = False  # rows may be of another repository
 
     def __post_init__(self) -> None:
         self.before = self.old.rows()
 
     def in_any_order(self, numbers: Iterable[int]) -> list[int]:
-        """These in an order that is another one in each look: nobody is always behind one that fails, or too many."""
+        """`numbers` in an order that differs in each poll, so that no item is always behind ones that fail."""
         ordered = sorted(numbers)
         Random(self.turn).shuffle(ordered)
         return ordered
@@ -83,13 +83,14 @@ class RepositoryPoll:
         return [number for number in self.listed if self.rows[number].is_pull]
 
     def add(self, number: int, entries: Iterable[Entry]) -> None:
+        """Add new entries of an item."""
         self.entries.setdefault(number, []).extend(entries)
 
-    def record(self, looks_before: int) -> Record:
-        """The position after this look; `looks_before`: of this process.
+    def record(self, polls_before: int) -> Record:
+        """The cursor after this poll. `polls_before`: number of earlier polls in this process.
 
-        The turn is kept with every change, and of its own where short lives would otherwise begin at the same one
-        again and again; a life in which everything had its turn writes nothing for it any more.
+        `turn` is written along with any other change. It is also written alone, because short runs would otherwise
+        always begin with the same turn; a run that has completed a sweep does not write it alone any more.
         """
         record = Record(
             id=self.old.id,
@@ -108,15 +109,15 @@ class RepositoryPoll:
             away=self.away,
         )
         takes_turns = bool(self.pulls or self.away)
-        is_late = looks_before < _TURNS_UNWRITTEN or self.turn - self.old.turn >= _TURNS_UNWRITTEN
-        is_to_be_kept = takes_turns and looks_before < SWEEP and is_late
+        is_late = polls_before < _TURNS_UNWRITTEN or self.turn - self.old.turn >= _TURNS_UNWRITTEN
+        is_to_be_kept = takes_turns and polls_before < SWEEP and is_late
         return replace(record, turn=self.turn) if is_to_be_kept or record != self.old else record
 
     def sightings(self, linger_s: float) -> Iterator[Sighting]:
-        """What the core is told, item by item."""
+        """The sightings of this poll. `linger_s`: seconds in which last comments of an ended item may arrive."""
         before = self.before.keys() - set(self.old.excluded)
         for number, item in self.listed.items():
-            # whoever was not in the last listing may have been written on since: those rows were nobody's
+            # comments may have been written since on an item that was not listed before: it needs a full re-read
             rows = self.entries.get(number, ())
             is_owed = self.is_unsure or number not in before
             yield Sighting(item.ref, Presence.LISTED, item, rows=rows, is_owed=is_owed)
@@ -125,7 +126,7 @@ class RepositoryPoll:
         for number, left in self.left.items():
             presence = Presence.GONE if self.now - left.at >= linger_s else Presence.LEFT
             rows = self.entries.get(number, ())
-            # a look in which it was neither listed nor known to have ended gave its rows to nobody
+            # rows of a poll in which it was neither listed nor known to have ended were not reported
             is_owed = number not in before and number not in self.old.left
             yield Sighting(
                 self.ref(number), presence, reason=left.reason, detail=left.detail, rows=rows, is_owed=is_owed
@@ -133,22 +134,23 @@ class RepositoryPoll:
 
 
 class Step:
-    """A part of a look that asks about items one by one: what it may still ask, and what was in vain."""
+    """A part of a poll that requests items one by one: counts its requests and failures."""
 
     def __init__(self, poll: RepositoryPoll) -> None:
         self._poll = poll
-        self._in_vain = 0
+        self._failures = 0
 
     def may_ask(self) -> bool:
-        """False once the other items have to wait: for a limit, or after many questions, or some in vain."""
+        """False once the other items have to wait: after a rate limit, too many requests, or too many failures."""
         budget = self._poll.budget
-        return budget.left > 0 and not budget.is_limited and self._in_vain < _PATIENCE
+        return budget.left > 0 and not budget.is_limited and self._failures < _FAILURES_LIMIT
 
     def ask(self) -> None:
+        """Count one request."""
         self._poll.budget.left -= 1
 
     def fail(self, fault: SourceError) -> None:
-        """Nothing changes for this one, and it is shown."""
+        """Record a failed request: nothing changes for its item, and the fault is reported."""
         self._poll.faults.append(fault)
         self._poll.budget.is_limited |= isinstance(fault, Limited)
-        self._in_vain += 1
+        self._failures += 1

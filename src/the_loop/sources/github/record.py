@@ -1,7 +1,7 @@
-"""What a position keeps of one repository, typed: a record of any other shape is no record.
+"""The part of a cursor for one repository, typed; a malformed record is rejected as a whole.
 
-A half-right one could file items under a wrong name, or hide rows for good. Times are the server's, in epoch
-seconds where they are numbers. Validators are opaque (`client.Answer.etag`).
+A partly valid one could give items a wrong ref, or skip rows forever. Times are the server's; numbers are epoch
+seconds. Validators are opaque (`client.Answer.etag`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Moment = Annotated[float, Meta(ge=0, le=1e11)]
 
 
 class Row(Struct, frozen=True, array_like=True):
-    """One listed item. `updated_at` is a hint that something happened, never the only one."""
+    """One listed item. `updated_at` is one hint among others that something happened."""
 
     number: int
     id: str
@@ -25,7 +25,7 @@ class Row(Struct, frozen=True, array_like=True):
 
 
 class Asked(Struct, frozen=True):
-    """One page of a list as it was asked for; `size` counts the rows of the answer, also those of another form."""
+    """One page of a list as it was requested; `size`: rows in the response, also malformed ones."""
 
     path: str
     etag: str
@@ -39,9 +39,9 @@ class Page(Asked, frozen=True):
 
 
 class Stream(Struct, frozen=True):
-    """One list of comments of the whole repository: what was asked last, and its newest row's `updated_at`.
+    """One list of comments of the whole repository: its last request, and the `updated_at` of its newest row.
 
-    `recent` has the ids of the rows about as new as that one: another row of that age came late.
+    `recent` has the ids of rows of about that age: any other row of that age arrived late.
     """
 
     since: str
@@ -52,25 +52,24 @@ class Stream(Struct, frozen=True):
 
 
 class Left(Struct, frozen=True):
-    """An item that ended and is still listened to."""
+    """An item that ended, during the time in which last comments may arrive."""
 
     reason: str
     at: Moment
     pull: bool
-    detail: str = ""  # what GitHub calls its `state_reason`
+    detail: str = ""  # GitHub's `state_reason`
 
     @property
     def is_readable(self) -> bool:
-        """False for what has no thread here any more."""
+        """False if its thread can no longer be read here."""
         return self.reason not in ("deleted", "transferred")
 
 
 class Record(Struct, frozen=True):
-    """`hot`: until when a pull request's reviews are asked for in each look. `reviews`: their pages.
+    """`hot`: until when a pull request's reviews are requested in each poll. `reviews`: their pages.
 
-    `turn` numbers the looks, for what is asked now and then; it may lag a little behind, as an idle look writes
-    nothing for it. `away`: validators of the items without their label; `due`: those of them whose turn came, and
-    nobody could ask.
+    `turn` numbers the polls, for requests that are made every SWEEP polls; it may lag behind, since an idle poll does
+    not write it. `away`: validators of the items that lost their label; `due`: those of them whose request is overdue.
     """
 
     id: int
@@ -89,12 +88,12 @@ class Record(Struct, frozen=True):
     turn: int = 0
 
     def rows(self) -> dict[int, Row]:
-        """What was listed, of every kind, by number."""
+        """The listed items of both kinds, by number."""
         return {row.number: row for page in self.pages for row in page.rows}
 
 
 def read_record(value: Any) -> Record | None:
-    """The record that a look left behind; None for anything else."""
+    """The record in a cursor; None if it is malformed."""
     try:
         record = msgspec.convert(value, Record, str_keys=True)
     except msgspec.ValidationError:
@@ -102,11 +101,11 @@ def read_record(value: Any) -> Record | None:
     excluded = set(record.excluded)
     has_pulls = any(row.is_pull and number not in excluded for number, row in record.rows().items())
     if record.comment is None or (has_pulls and record.review_comment is None):
-        return None  # without its moment a list would be asked from today on
+        return None  # without a stream its list would be read from now on only
     return record
 
 
 def write_record(record: Record) -> dict[str, Any]:
-    """The record as JSON has it."""
+    """The record as a JSON object."""
     tree: dict[str, Any] = msgspec.to_builtins(record, str_keys=True)
     return tree

@@ -1,4 +1,4 @@
-"""Which name a repository's items are filed under: the first one it was seen with, by its lasting numeric id."""
+"""The name that a repository has in refs: the first one it was seen with, found by its stable numeric id."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from the_loop.durable import read_json_object, to_json_bytes, write_durably
 from the_loop.sources.base import SourceError
 
-_REPAIR: Final = "repair it, or remove it if no repository was renamed"
+_REPAIR: Final = "repair the file, or remove it if no repository was renamed"
 
 
 class Repositories:
@@ -18,9 +18,9 @@ class Repositories:
         self._path = path
 
     def filed_name(self, host: str, number: int, name: str) -> str:
-        """The name this repository is filed under, and from now on stays filed under. Raises SourceError.
+        """The name of this repository in refs, which is recorded and never changes. Raises SourceError.
 
-        One that has taken over the name of another, whose items are filed already, is filed as ``<name>@<id>``.
+        A repository that took over the name of another recorded one gets ``<name>@<id>``.
         """
         try:
             table = read_json_object(self._path)
@@ -35,7 +35,7 @@ class Repositories:
             return str(table[key])
         name = name.lower()
         if any(other == name and known.startswith(f"{host}/") for known, other in table.items()):
-            name = f"{name}@{number}"  # no name on GitHub has this character
+            name = f"{name}@{number}"  # names on GitHub cannot contain @
         try:
             write_durably(self._path, to_json_bytes({**table, key: name}))
         except OSError as error:

@@ -1,8 +1,8 @@
-"""Reviews of pull requests: there is no list of a whole repository's, so each pull request is asked for its own.
+"""Reviews of pull requests. The API has no list for a whole repository, so each pull request is requested by itself.
 
-Asked are those that are *hot*: their row changed, a comment on a line is new, or they left a short while ago; and
-in each look one in thirty of the others, since a review need not move anything else. All pages of a list are asked
-for with their validators: a review that was pending appears among older ones, on any page.
+Requested are those that are *hot*: their row changed, a comment on a line is new, or they ended a short while ago; and
+in each poll one in thirty of the others, since a review may change nothing else. All pages of a list are requested
+with their validators: a review that was pending appears among older ones, on any page.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from the_loop.sources.github.poll import SWEEP, RepositoryPoll, Step
 from the_loop.sources.github.rows import Review, many, to_reviews
 from the_loop.sources.github.walk import PAGE, validated_pages
 
-HOT_S: Final = 180.0  # for so long the answers of different servers may differ in age
+HOT_S: Final = 180.0  # responses of different servers may differ in age by so much
 
 
 async def read_reviews(client: Client, poll: RepositoryPoll) -> None:
-    """New reviews of the pull requests whose turn it is. Whoever could not be asked has its turn in the next look."""
+    """Read new reviews of the pull requests that are due. One that could not be requested is due in the next poll."""
     here = {number for number in poll.pulls if number in poll.known}
     ended = {number for number, left in poll.left.items() if left.pull and left.is_readable}
     hot = {number: min(until, poll.now + HOT_S) for number, until in poll.old.hot.items()}
@@ -28,7 +28,7 @@ async def read_reviews(client: Client, poll: RepositoryPoll) -> None:
     read = {**poll.old.reviews, **poll.heard}
     poll.reviews = {number: pages for number, pages in read.items() if number in here | ended}
     step = Step(poll)
-    # however late this look is, whoever was hot is asked once more
+    # also after a long pause each hot pull request is requested once more
     for number in poll.in_any_order(hot.keys() | (ended & poll.known.keys()) | _swept(poll, here)):
         if not (step.may_ask() and await _is_read(client, poll, step, number)) and number in here:
             hot[number] = poll.now + HOT_S
@@ -46,9 +46,9 @@ async def _is_read(client: Client, poll: RepositoryPoll, step: Step, number: int
 
 
 def _swept(poll: RepositoryPoll, here: set[int]) -> set[int]:
-    """Every thirtieth, by place in the listing, so that each look asks equally many.
+    """One pull request in thirty, by place in the listing, so that each poll requests equally many.
 
-    Those behind one that left move up, some of them past their turn: a look in which items left takes these too.
+    If items left the listing, those behind them move up, some past their turn: such a poll includes these, too.
     """
     gone = sum(number not in poll.rows for number in poll.before)
     turns = {(poll.turn - back) % SWEEP for back in range(min(gone, SWEEP - 1) + 1)}

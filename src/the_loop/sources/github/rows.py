@@ -1,4 +1,4 @@
-"""The rows of GitHub's answers that we read, typed; one odd row costs itself alone."""
+"""The rows of GitHub's responses that we read, typed; a malformed row is skipped, the others are read."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ class Comment(Struct, frozen=True):
 
     @property
     def about(self) -> Mapping[str, str | int]:
-        """Where in the change it stands, as far as it stands there still."""
+        """Its place in the change, as far as that still exists."""
         place = {"path": clean(self.path) if self.path else None, "line": self.line}
         return {name: value for name, value in place.items() if value is not None}
 
     @property
     def number(self) -> int:
-        """The item's number; 0 where the url does not end in one."""
+        """The item's number; 0 if the url does not end in one."""
         found = _NUMBER.search(self.issue_url or self.pull_request_url or "")
         return int(found[1]) if found else 0
 
@@ -97,14 +97,14 @@ class Review(Struct, frozen=True):
 
     @property
     def says_something(self) -> bool:
-        """False for a draft, and for what only holds together comments on lines."""
+        """False for a pending review, and for one that only groups comments on lines."""
         return self.state != "PENDING" and (self.state != "COMMENTED" or bool((self.body or "").strip()))
 
 
 class Repository(Struct, frozen=True):
     id: int
     full_name: str
-    has_issues: bool | None = None  # False while an administrator has turned them off
+    has_issues: bool | None = None  # False while they are disabled
 
 
 T = TypeVar("T", bound=Struct)
@@ -116,13 +116,13 @@ def one(value: Any, kind: type[T], path: str) -> T:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise SourceError(f"{path}: an answer of another form: {error}") from error
+        raise SourceError(f"{path}: unexpected response: {error}") from error
 
 
 def many(value: Any, kind: type[T], path: str) -> list[T]:
     """The rows of a list that are of this kind. Raises SourceError for anything but a list."""
     if not isinstance(value, list):
-        raise SourceError(f"{path}: expected a list")
+        raise SourceError(f"{path}: unexpected response: not a list")
     rows = []
     for row in value:
         try:
@@ -151,7 +151,7 @@ def to_entries(rows: Iterable[Comment], kind: Kind) -> list[Entry]:
 
 
 def to_reviews(rows: Iterable[Review]) -> list[Entry]:
-    """The reviews that say something."""
+    """The reviews that are not pending and not empty, as entries."""
     return [_to_entry(row, Kind.REVIEW) for row in rows if row.says_something]
 
 

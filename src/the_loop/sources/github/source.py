@@ -1,9 +1,9 @@
 """The `github` source: labelled issues and pull requests of some repositories, at minimal cost.
 
-For each repository one look asks, in this order: the labelled items, page by page; the comments, and if there are
-pull requests the review comments, of the whole repository since a moment; each item that left the listing, by
-itself; the reviews of the pull requests whose turn it is. Unchanged answers cost no points (validators), and an
-idle look asks nothing else. The position is ``{"repos": {name: record.Record}}``.
+For each repository a poll requests, in this order: the labelled items, page by page; the comments of the whole
+repository since a time, and if there are pull requests the review comments; each item that left the listing, by
+itself; the reviews of the pull requests that are due. Unchanged responses do not count towards the rate limit (they
+have validators), and an idle poll requests nothing else. The cursor is ``{"repos": {name: record.Record}}``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _KnownByPrefix = Mapping[str, Mapping[int, Known]]
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a repository is asked: its lasting id, and its present name."""
+    """A repository: its stable id, and its present name, under which it is requested."""
 
     id: int
     name: str
@@ -44,16 +44,16 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What the last look saw of an item, for reading its thread. `item` is there if its whole row was."""
+    """What the last poll found of an item, for reading its thread. `item` is present if its whole row was read."""
 
     is_pull: bool
     id: str
     item: WorkItem | None = None
-    is_readable: bool = True  # deleted and transferred ones have no thread here any more
+    is_readable: bool = True  # false for deleted and transferred items
 
 
 class GithubSource:
-    """Satisfies `sources.base.Source` and `sources.base.Reporting`."""
+    """Implements `sources.base.Source` and `sources.base.Reporting`."""
 
     provider = "github"
     folds_case = True
@@ -67,7 +67,7 @@ class GithubSource:
         linger_s: float,
         cursor: Mapping[str, Any] | None = None,
     ) -> None:
-        """`position` is where it left off: it tells which items are its own, before the first look."""
+        """`cursor`: the stored one; it is needed to know its own items before the first poll. `linger_s`: seconds."""
         self.name = section.name or section.default_name()
         self._section = section
         self._client = client
@@ -79,10 +79,10 @@ class GithubSource:
         self._filed: dict[str, str] = {}  # by configured name
         self._places: dict[str, _Place] = {}  # by filed name
         self._seen: dict[str, _Seen] = {}
-        self._kept: dict[str, dict[int, WorkItem]] = {}  # by prefix: whole items that were not taken up yet
-        self._heard: dict[str, dict[int, list[Asked]]] = {}  # by prefix: reviews read with a thread since the last look
-        self._turns: dict[str, int] = {}  # by prefix: the turn of the last look that succeeded
-        self._looks: dict[str, int] = {}  # by prefix: how many did, in this life
+        self._kept: dict[str, dict[int, WorkItem]] = {}  # by prefix: whole items that are not known to the core yet
+        self._heard: dict[str, dict[int, list[Asked]]] = {}  # by prefix: reviews read with a thread since the last poll
+        self._turns: dict[str, int] = {}  # by prefix: the turn of the last successful poll
+        self._polls: dict[str, int] = {}  # by prefix: number of successful polls in this run
         self._configured = {repo.lower() for repo in section.repos}
         self._owned = self._configured
         self._records(cursor)
@@ -105,13 +105,13 @@ class GithubSource:
                 failed += 1
                 continue
             try:
-                poll = await self._look_at(repo, records.get(repo.lower()), by_prefix, budget)
+                poll = await self._poll_repo(repo, records.get(repo.lower()), by_prefix, budget)
             except SourceError as error:
                 failed += 1
                 faults.append(_named(repo, error))
                 continue
             sightings += poll.sightings(self._linger_s)
-            records[repo.lower()] = poll.record(self._looks.get(poll.prefix, 0))
+            records[repo.lower()] = poll.record(self._polls.get(poll.prefix, 0))
             items += len(poll.listed)
             faults += [_named(repo, fault) for fault in poll.faults]
             self._remember(repo, poll)
@@ -147,11 +147,11 @@ class GithubSource:
     def _place_of(self, ref: str) -> tuple[_Place, str]:
         filed, _, number = ref.removeprefix(self._root).partition("#")
         if filed not in self._places:
-            raise SourceError(f"nobody knows yet where '{filed}' is")
+            raise SourceError(f"cannot find '{filed}': it was not polled yet")
         return self._places[filed], number
 
     def _records(self, cursor: Mapping[str, Any] | None) -> dict[str, Record | None]:
-        """What is stored for each configured name; nothing where its repository is configured by its new name too."""
+        """The stored record of each configured name; None if its repository is configured under its new name, too."""
         stored = (cursor or {}).get("repos")
         records: dict[str, Record | None] = {}
         for repo in sorted(self._configured):
@@ -164,10 +164,10 @@ class GithubSource:
         return records
 
     def _in_turn(self, records: Mapping[str, Record | None]) -> list[str]:
-        """The repositories, each look beginning with another one: a limit leaves out the last ones."""
+        """The repositories, beginning with a different one in each poll, since a rate limit cuts off the last ones."""
         repos = list(self._section.repos)
         written = sum(record.turn for record in records.values() if record is not None)
-        first = (written + max(self._looks.values(), default=0)) % len(repos)
+        first = (written + max(self._polls.values(), default=0)) % len(repos)
         return repos[first:] + repos[:first]
 
     def _is_configured_otherwise(self, name: str, repo: str) -> bool:
@@ -178,19 +178,21 @@ class GithubSource:
         self._owned = {self._filed.get(configured, configured) for configured in self._configured}
         self._places[filed] = place
 
-    async def _look_at(self, repo: str, record: Record | None, known: _KnownByPrefix, budget: Budget) -> RepositoryPoll:
+    async def _poll_repo(
+        self, repo: str, record: Record | None, known: _KnownByPrefix, budget: Budget
+    ) -> RepositoryPoll:
         try:
-            return await self._look_once(record or await self._introduce(repo), known, budget)
+            return await self._poll_once(record or await self._introduce(repo), known, budget)
         except AnotherRepository:
             if record is None:
                 raise
-        # its name was taken by another one: it goes on under its new name, or is left alone
+        # its name was taken over: go on under its new name, or with the new repository
         name = await find_again(self._client, record)
         if name is None or self._is_configured_otherwise(name, repo):
-            return await self._look_once(await self._introduce(repo), known, budget)
-        return await self._look_once(replace(record, name=name), known, budget)
+            return await self._poll_once(await self._introduce(repo), known, budget)
+        return await self._poll_once(replace(record, name=name), known, budget)
 
-    async def _look_once(self, old: Record, known: _KnownByPrefix, budget: Budget) -> RepositoryPoll:
+    async def _poll_once(self, old: Record, known: _KnownByPrefix, budget: Budget) -> RepositoryPoll:
         prefix = self._prefix(old.filed)
         poll = RepositoryPoll(
             old,
@@ -214,17 +216,17 @@ class GithubSource:
         return poll
 
     async def _introduce(self, repo: str) -> Record:
-        """A repository that is looked at for the first time: its lasting id, present name, and filed name."""
+        """The first record of a repository: its stable id, its present name, and its name in refs."""
         found = await ask_repository(self._client, repo)
         if self._is_configured_otherwise(found.full_name, repo):
-            raise SourceError(f"is '{found.full_name}' by a former name", "take it out of `repos`")
+            raise SourceError(f"it is a former name of '{found.full_name}'", "remove it from `repos`")
         return Record(found.id, found.full_name, self._repositories.filed_name(self._host, found.id, repo))
 
     def _remember(self, repo: str, poll: RepositoryPoll) -> None:
-        """What is needed to read the thread of an item that was just told of, and to ask for less in the next look."""
+        """Keep what is needed to read the thread of a reported item, and to request less in the next poll."""
         self._file(repo, poll.old.filed, _Place(poll.old.id, poll.name))
         self._turns[poll.prefix] = poll.turn
-        self._looks[poll.prefix] = self._looks.get(poll.prefix, 0) + 1
+        self._polls[poll.prefix] = self._polls.get(poll.prefix, 0) + 1
         whole = {**poll.kept, **poll.fresh}
         for number in poll.listed:
             row = poll.rows[number]
@@ -238,7 +240,7 @@ class GithubSource:
     # --- one item by itself ---
 
     async def _ask_issue(self, place: _Place, number: str, node_id: str) -> Issue | None:
-        """The item as it is; None where it is not there any more."""
+        """The present item; None if it is deleted or transferred. Raises SourceError."""
         path = f"/repos/{place.name}/issues/{number}"
         answer = await self._client.get(path)
         if answer.status == 410 or await is_elsewhere(self._client, answer, place.id, place.name):
@@ -248,11 +250,11 @@ class GithubSource:
             return None
         issue = one(answer.value, Issue, path)
         if node_id not in ("", issue.node_id):
-            raise SourceError(f"{path} is another item than the one known by this number")
+            raise SourceError(f"{path} is not the item that had this number before")
         return issue
 
     async def _entries(self, ref: str, place: _Place, *, is_pull: bool) -> list[Entry]:
-        """Everything that is written on an item."""
+        """All comments and reviews of an item. Raises SourceError."""
         prefix, _, number = ref.partition("#")
         repo = f"/repos/{place.name}"
         comments = await self._walk(f"{repo}/issues/{number}/comments")
@@ -269,7 +271,7 @@ class GithubSource:
         path = f"{path}?per_page={PAGE}"
         found = await walk(self._client, path)
         if found is None:
-            raise SourceError(f"{path}: unchanged, but nothing is known of it")
+            raise SourceError(f"{path}: status 304 to a request without a validator")
         return found
 
     def _prefix(self, filed: str) -> str:
@@ -287,7 +289,7 @@ def _by_prefix(known: Mapping[str, Known]) -> _KnownByPrefix:
 
 
 def _together(faults: list[SourceError]) -> SourceError:
-    """Every repository failed: as the only one did, or all of them in one sentence."""
+    """The error if every repository failed: the only one, or all of them in one sentence."""
     return faults[0] if len(faults) == 1 else SourceError(in_few_words(faults))
 
 

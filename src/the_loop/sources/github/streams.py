@@ -1,4 +1,4 @@
-"""The comments of a whole repository since a moment: one list of conversations, one of comments on lines."""
+"""The comments of a whole repository since a time: one list of conversations, one of comments on lines."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from the_loop.sources.github.record import Stream
 from the_loop.sources.github.rows import Comment, many, to_entries
 from the_loop.sources.github.walk import PAGE, walk
 
-OVERLAP_S: Final = 120  # how far before the newest row a list is asked again: late rows, whole seconds, lag
-ADVANCE_AT: Final = 50  # rows; a moved `since` is a new address, and the first answer there is never a 304
+OVERLAP_S: Final = 120  # a list is read from so long before its newest row: late rows, whole seconds, lag
+ADVANCE_AT: Final = 50  # rows; a changed `since` is a new URL, whose first response is never a 304
 PLACES: Final = {Kind.COMMENT: "issues/comments", Kind.REVIEW_COMMENT: "pulls/comments"}
 
 
 async def read_streams(client: Client, poll: RepositoryPoll) -> None:
-    """The rows of both lists, for whichever item they are of. Raises SourceError."""
+    """Read the new rows of both lists and add them to their items. Raises SourceError."""
     await _read(client, poll, Kind.COMMENT, poll.old.comment)
     if poll.pulls:
         await _read(client, poll, Kind.REVIEW_COMMENT, poll.old.review_comment)
@@ -27,7 +27,7 @@ async def read_streams(client: Client, poll: RepositoryPoll) -> None:
 async def _read(client: Client, poll: RepositoryPoll, kind: Kind, old: Stream | None) -> None:
     since = old.since if old else whole_second(poll.now - OVERLAP_S)
     if since > whole_second(poll.now):
-        # some answer was dated wrongly, now or then: nobody knows what passed since, so everything is read again
+        # a response had a wrong date, now or before: rows may be missing, so all items need a full re-read
         poll.is_unsure = True
         since = whole_second(poll.now - OVERLAP_S)
     path = f"/repos/{poll.name}/{PLACES[kind]}?sort=updated&direction=desc&since={since}&per_page={PAGE}"
@@ -51,11 +51,12 @@ async def _read(client: Client, poll: RepositoryPoll, kind: Kind, old: Stream | 
 
 
 def whole_second(epoch_s: float) -> str:
+    """`epoch_s` as ISO 8601 UTC in whole seconds, as the API takes it."""
     return datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _earlier(moment: str) -> str:
-    """The moment less the overlap; nothing for what is no moment."""
+    """The time less the overlap; "" if it is malformed."""
     try:
         return whole_second(datetime.fromisoformat(moment).timestamp() - OVERLAP_S)
     except (ValueError, OverflowError):

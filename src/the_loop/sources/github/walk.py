@@ -1,11 +1,12 @@
-"""Walking lists that change while they are read.
+"""Reading paginated lists that may change while they are read.
 
-An answer of several pages counts only if every page but the last, asked again after the walk, is the same: a row
-that goes meanwhile shifts another over a page edge, and nothing later would bring that one back. (Asking page 1 alone
-again sees a row that came, not one that went from page 2.) These second questions are 304s and cost no points.
+A list of several pages is valid only if every page but the last is the same when requested again after the walk: a row
+that is removed meanwhile shifts another one over a page boundary, and that one would never be read. (Requesting page 1
+alone detects a new row, but not one that was removed from page 2.) These requests are answered by 304 and do not count
+towards the rate limit.
 
-A page's successor is the one it links to. A full page that links to none is followed by its number all the same: an
-unchanged answer carries no links, and a list of exactly so many rows may have grown.
+The next page is the one that a page links to. A full page without a link is followed by page number: a 304 has no
+links, and a list that ended with this page may have grown.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Walk:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One page as it was asked for, and as it answered."""
+    """One page: its request and its response."""
 
     asked: Asked
     answer: Answer
@@ -42,7 +43,7 @@ class Part:
 async def walk(client: Client, path: str, etag: str = "") -> Walk | None:
     """Every row of the list at `path` (which has a query); None if page 1 is what `etag` names.
 
-    Raises SourceError, also where the list changed under three walks in a row or is not there.
+    Raises SourceError, also if the list changed during three walks in a row or does not exist.
     """
     for _ in range(_WALKS):
         parts = await _pages(client, path, [Asked(path, etag, 0)])
@@ -52,20 +53,20 @@ async def walk(client: Client, path: str, etag: str = "") -> Walk | None:
             rows = [row for part in parts for row in part.answer.value]
             return Walk(rows, [part.asked for part in parts])
         etag = ""
-    raise SourceError(f"{path}: changed under {_WALKS} walks in a row")
+    raise SourceError(f"{path}: the list changed during {_WALKS} attempts to read it")
 
 
 async def validated_pages(client: Client, path: str, known: Sequence[Asked]) -> list[Part]:
-    """Each page of a list with its own validator; an unchanged one comes back as 304, without its rows.
+    """Request each page of a list with its own validator; an unchanged one is a 304 without rows.
 
-    `known` is what was asked last. A row that slips over a page edge meanwhile makes the page it came from another
-    one, so the next look sees it. Raises SourceError.
+    `known`: the requests of the last poll. A row that moves over a page boundary meanwhile changes the page that it
+    came from, so the next poll reads it. Raises SourceError.
     """
     return await _pages(client, path, known, goes_on=True)
 
 
 async def _pages(client: Client, path: str, known: Sequence[Asked], *, goes_on: bool = False) -> list[Part]:
-    """The pages from `path` on; those behind an unchanged one only if it `goes_on`."""
+    """The pages from `path` on; with `goes_on` also those behind an unchanged one. Raises SourceError."""
     parts: list[Part] = []
     here, asked = path, set[str]()
     while here:
@@ -80,7 +81,7 @@ async def _pages(client: Client, path: str, known: Sequence[Asked], *, goes_on: 
             break
         here = _successor(path, parts, known)
         if here in asked:
-            raise SourceError(f"{path}: its pages link in a circle")
+            raise SourceError(f"{path}: the links of its pages form a loop")
     return parts
 
 
@@ -88,7 +89,7 @@ def _successor(path: str, parts: Sequence[Part], known: Sequence[Asked]) -> str:
     last = parts[-1]
     by_number = f"{path}&page={len(parts) + 1}"
     if last.answer.next != "":
-        return last.answer.next or by_number  # behind a gateway links may name the server as it calls itself
+        return last.answer.next or by_number  # behind a gateway, links may contain the server's internal name
     if last.answer.is_unchanged and len(known) > len(parts):
         return known[len(parts)].path
     return by_number if last.asked.size >= PAGE else ""
@@ -101,14 +102,14 @@ async def _page(client: Client, path: str, etag: str) -> Answer:
     if answer.status != 200:
         raise SourceError(f"{path}: status {answer.status}, not found with this token")
     if not isinstance(answer.value, list):
-        raise SourceError(f"{path}: expected a list")
+        raise SourceError(f"{path}: unexpected response: not a list")
     return answer
 
 
 async def _are_unchanged(client: Client, parts: Sequence[Part]) -> bool:
     for part in parts:
         again = await _page(client, part.asked.path, part.answer.etag)
-        # what stands between may have taken the validator away: then the rows themselves are compared
+        # a proxy may have removed the validator: then compare the rows
         if not again.is_unchanged and again.value != part.answer.value:
             return False
     return True
