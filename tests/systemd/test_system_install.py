@@ -150,7 +150,7 @@ def test_install_when_a_unit_file_is_somebody_elses_then_leaves_it(loop: SystemI
 
     done = unit(loop, "install", "--system")
 
-    assert str(path) in next(line for line in done.stdout.splitlines() if "not ours" in line)
+    assert str(path) in next(line for line in done.stdout.splitlines() if "not installed by" in line)
     assert loop.box.path(path).read_text() == mine
     loop.root_does(["rm", str(path)])
     unit(loop, "install", "--system")
