@@ -1,4 +1,4 @@
-"""The configuration file: whatever lies there, never a traceback (SPEC section 5)."""
+"""The configuration file: whatever lies there, never a traceback (contract section 5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger's file format: what is written, what is read, and what is said to be no ledger (SPEC section 3)."""
+"""The ledger's file format: what is written, what is read, and what is said to be no ledger (contract section 3)."""
 
 from __future__ import annotations
 

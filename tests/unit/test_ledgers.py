@@ -1,4 +1,4 @@
-"""Ledgers on disk: read once, written whole, and left alone where they must be (SPEC section 3)."""
+"""Ledgers on disk: read once, written whole, and left alone where they must be (contract section 3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is no ledger is never taken for "no ledger": its item is held, and no byte is lost (SPEC section 3)."""
+"""What is no ledger is never taken for "no ledger": its item is held, and no byte is lost (contract section 3)."""
 
 from __future__ import annotations
 

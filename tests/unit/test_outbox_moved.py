@@ -1,4 +1,4 @@
-"""`portable/` was moved to another machine: what was pending is read again (SPEC section 3)."""
+"""`portable/` was moved to another machine: what was pending is read again (contract section 3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state root: file names, modes, ownership, and writes that a power cut cannot halve (SPEC section 3)."""
+"""The state root: file names, modes, ownership, and writes that a power cut cannot halve (contract section 3)."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _PROBE_INTERVAL_S: Final = 0.05
 
 
 class Code(IntEnum):
-    """Exit codes of `stop` and `restart` (SPEC section 2)."""
+    """Exit codes of `stop` and `restart` (contract section 2)."""
 
     DONE = 0
     FAILED = 1
