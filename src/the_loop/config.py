@@ -1,28 +1,23 @@
 """What the operator may write: one YAML file, whose shape this is.
 
-Names are those of the file; `Config` and the structures below it are frozen.
+Names are those of the file; `Config` and the structures below it are frozen. What a provider has of its own is in a
+section that derives from `SourceSection` or `Session`, and that the provider states itself.
 """
 
 from __future__ import annotations
 
-import os
-import pwd
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
 from the_loop.core.model import LoopError
 
-GITHUB_API_VERSION: Final = "2022-11-28"
-
 Seconds = Annotated[int, Meta(ge=1, le=86_400)]
 Name = Annotated[str, Meta(min_length=1, max_length=100)]
 SourceName = Annotated[str, Meta(pattern=r"^[^/#:\x00-\x1f\x7f]+$", max_length=100)]
 Phrase = Annotated[str, Meta(min_length=1, max_length=100)]
-RepoName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+$", max_length=140)]
 
 
 class Section(Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw_only=True):
@@ -42,46 +37,6 @@ class SourceSection(Section, frozen=True, kw_only=True):
 
     def default_name(self) -> str:
         return self.provider
-
-
-class Monitor(Section, frozen=True, kw_only=True):
-    issues: bool = True
-    pull_requests: bool = True
-
-
-class GithubSection(SourceSection, frozen=True, kw_only=True):
-    repos: Annotated[tuple[RepoName, ...], Meta(min_length=1)]
-    label: Annotated[
-        str,
-        Meta(
-            pattern=r"^[^,\s]([^,]*[^,\s])?$",  # GitHub takes a comma for "and"
-            max_length=100,
-            description="one label, without commas and blanks around it",
-        ),
-    ]
-    monitor: Monitor = Monitor()
-    api_url: Annotated[
-        str,
-        Meta(
-            pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$",
-            description="as in https://HOST/api/v3, without a user name in it",
-        ),
-    ] = "https://api.github.com"
-    credential: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$", description="a file name, without a path")] | None = (
-        None
-    )
-    token_file: str | None = None
-    api_version: Annotated[str, Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", description="as in 2022-11-28")] = (
-        GITHUB_API_VERSION
-    )
-
-
-class DirectorySection(SourceSection, frozen=True, kw_only=True):
-    path: Annotated[str, Meta(min_length=1)]
-    settle_seconds: Annotated[float, Meta(ge=0, le=3600)] = 2.0
-
-    def default_name(self) -> str:
-        return Path(self.path).name or "root"
 
 
 class Polling(Section, frozen=True, kw_only=True):
@@ -108,9 +63,9 @@ class Routing(Section, frozen=True, kw_only=True):
 
 
 class Session(Section, frozen=True, kw_only=True):
-    runner: Literal["exec", "print"] = "exec"
-    command: tuple[str, ...] = ()
-    workdir: str | None = None
+    """What every runner has. Third parties derive from it."""
+
+    runner: str = "exec"
     on_uncertain: Literal["redeliver", "hold"] = "redeliver"
 
 
@@ -119,9 +74,6 @@ class Config(Section, frozen=True, kw_only=True):
     polling: Polling = Polling()
     routing: Routing = Routing()
     session: Session = Session()
-
-
-BUILT_IN_SOURCES: Final[Mapping[str, type[SourceSection]]] = {"github": GithubSection, "directory": DirectorySection}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,16 +112,6 @@ class Loaded:
     file: Path | None
 
 
-def embedded_default() -> Config:
-    """What `poll start` runs without any configuration."""
-    inbox = DirectorySection(provider="directory", path="inbox")
-    return Config(
-        polling=Polling(interval_seconds=5, sources=(inbox,)),
-        routing=Routing(authorized_users=(_invoking_user(),)),
-        session=Session(runner="print"),
-    )
-
-
 def source_name(section: SourceSection) -> str:
     return section.name or section.default_name()
 
@@ -187,8 +129,29 @@ def authorized_users(config: Config, section: SourceSection) -> frozenset[str]:
     return frozenset(mine)
 
 
-def _invoking_user() -> str:
+def path_faults(**paths: str | None) -> list[Fault]:
+    """What is wrong with these paths, by field: a home that is not there. None is no path, and right."""
+    found = ((field, path_fault(path)) for field, path in paths.items() if path is not None)
+    return [Fault(field, problem) for field, problem in found if problem]
+
+
+def path_fault(path: str) -> str:
+    """Why this cannot be a path, or nothing."""
+    if problem := text_fault(path):
+        return problem
     try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
+        Path(path).expanduser()
+    except RuntimeError:
+        return f"there is no home directory for '{path}'"
+    return ""
+
+
+def text_fault(text: str) -> str:
+    """Why the system would not take this text, or nothing."""
+    if "\0" in text:
+        return "has a NUL character in it"
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return "has a character in it that is no text"
+    return ""

@@ -1,6 +1,7 @@
 """The configuration file: found, read and checked.
 
-Every fault is found in one pass and named by its path (`polling.sources[0].repos`), with what would be right.
+Every fault is found in one pass and named by its path (`polling.sources[0].repos`), with what would be right. What a
+section of a source or runner may hold, and what is wrong with it, its provider says.
 """
 
 from __future__ import annotations
@@ -10,28 +11,28 @@ import os
 import pwd
 import re
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
-from urllib.parse import urlsplit
 
 import msgspec
 import yaml
 
 from the_loop.config import (
-    BUILT_IN_SOURCES,
     Config,
     ConfigError,
     Fault,
-    GithubSection,
     Loaded,
-    RepoName,
     Section,
+    Session,
     SourceSection,
-    embedded_default,
+    path_fault,
+    path_faults,
     source_name,
+    text_fault,
 )
 from the_loop.core.model import explain
+from the_loop.plugins import RUNNERS, SOURCES, PluginError, Registry
 
 _CREDENTIALS: Final = re.compile(r"//[^\s]*@")
 _BRIEFLY: Final = reprlib.Repr()
@@ -59,7 +60,7 @@ def find_file(option: str | None, environ: Mapping[str, str]) -> Path | None:
     return next((place for place in places if os.path.lexists(place)), None)
 
 
-def load(file: Path | None, providers: Mapping[str, type[SourceSection]] = BUILT_IN_SOURCES) -> Loaded:
+def load(file: Path | None) -> Loaded:
     """Read and check `file` (the embedded default for None). Raises ConfigError with every fault."""
     if file is None:
         return Loaded(embedded_default(), None)
@@ -67,10 +68,10 @@ def load(file: Path | None, providers: Mapping[str, type[SourceSection]] = BUILT
         text = file.read_bytes()
     except OSError as error:
         raise ConfigError(str(file), [Fault("", f"cannot read it: {error.strerror}")]) from error
-    return Loaded(parse(text, str(file), providers), file)
+    return Loaded(parse(text, str(file)), file)
 
 
-def parse(text: bytes, file: str, providers: Mapping[str, type[SourceSection]] = BUILT_IN_SOURCES) -> Config:
+def parse(text: bytes, file: str) -> Config:
     """The configuration that `text` holds. Raises ConfigError with every fault that can be seen at once."""
     try:
         tree = yaml.load(text, Loader=_Loader)  # noqa: S506 (it is a SafeLoader)
@@ -79,13 +80,34 @@ def parse(text: bytes, file: str, providers: Mapping[str, type[SourceSection]] =
     if not isinstance(tree, dict):
         what = "it is empty" if tree is None else f"expected a mapping, got {_shown(tree)}"
         raise ConfigError(file, [Fault("", f"{what}; at least 'polling.sources' is needed")])
+    return _config(tree, file)
+
+
+def embedded_default() -> Config:
+    """What `poll start` runs without any configuration."""
+    tree = {
+        "polling": {"intervalSeconds": 5, "sources": [{"provider": "directory", "path": "inbox"}]},
+        "routing": {"authorizedUsers": [_invoking_user()]},
+        "session": {"runner": "print"},
+    }
+    return _config(tree, "the embedded default")
+
+
+def _config(tree: Mapping[str, Any], file: str) -> Config:
     faults: list[Fault] = []
-    config: Config | None = _section(Config, tree, "", faults, providers)
+    config: Config | None = _section(Config, {"session": {}, **tree}, "", faults)
     if config is not None and not faults:
         faults += _contradictions(config)
     if faults or config is None:
         raise ConfigError(file, faults)
     return config
+
+
+def _invoking_user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 def peek_root(file: Path | None) -> str | None:
@@ -105,7 +127,7 @@ def peek_root(file: Path | None) -> str | None:
         found = _root_of(text)
     except Exception as error:  # a broken file may make the library raise anything
         raise ConfigError(str(file), [Fault("state.root", f"cannot find out: {_one_line(error)}")]) from error
-    return found if found is not None and not _path_fault(found) else None
+    return found if found is not None and not path_fault(found) else None
 
 
 def _root_of(text: bytes) -> str | None:
@@ -146,9 +168,7 @@ def _one_line(error: Exception) -> str:
     return " ".join(explain(error).split())
 
 
-def _section(
-    kind: type[Section], tree: Any, path: str, faults: list[Fault], providers: Mapping[str, type[SourceSection]]
-) -> Any:
+def _section(kind: type[Section], tree: Any, path: str, faults: list[Fault]) -> Any:
     """`tree` as a `kind`, or None with the faults noted. Goes field by field, so that one fault hides no other."""
     if not isinstance(tree, dict):
         faults.append(Fault(path, f"expected a mapping, got {_shown(tree)}"))
@@ -163,19 +183,23 @@ def _section(
             if info.required:
                 faults.append(Fault(_join(path, name), "is missing"))
             continue
-        value = _value(hints[info.name], tree[name], _join(path, name), faults, providers)
+        value = _value(hints[info.name], tree[name], _join(path, name), faults)
         values[info.name] = value
     return kind(**values) if len(faults) == before else None
 
 
-def _value(hint: Any, value: Any, path: str, faults: list[Fault], providers: Mapping[str, type[SourceSection]]) -> Any:
-    if isinstance(hint, type) and issubclass(hint, Section):
-        return _section(hint, value, path, faults, providers)
+def _value(hint: Any, value: Any, path: str, faults: list[Fault]) -> Any:
+    if hint is Session:
+        return _choice(RUNNERS, "runner", value, path, faults, default="exec")
     if hint == tuple[SourceSection, ...]:
-        return _sources(value, path, faults, providers)
-    if isinstance(value, str) and (problem := _text_fault(value)):
-        faults.append(Fault(path, problem))
-        return None
+        return _sources(value, path, faults)
+    if isinstance(hint, type) and issubclass(hint, Section):
+        return _section(hint, value, path, faults)
+    texts = value if isinstance(value, list) else [value]
+    for index, text in enumerate(texts):
+        if isinstance(text, str) and (problem := text_fault(text)):
+            faults.append(Fault(f"{path}[{index}]" if texts is value else path, problem))
+            return None
     try:
         return msgspec.convert(value, hint, strict=True)
     except msgspec.ValidationError as error:
@@ -184,23 +208,34 @@ def _value(hint: Any, value: Any, path: str, faults: list[Fault], providers: Map
         return None
 
 
-def _sources(
-    value: Any, path: str, faults: list[Fault], providers: Mapping[str, type[SourceSection]]
-) -> tuple[SourceSection, ...]:
+def _sources(value: Any, path: str, faults: list[Fault]) -> tuple[SourceSection, ...]:
     if not isinstance(value, list):
         faults.append(Fault(path, f"expected a list, got {_shown(value)}"))
         return ()
-    sections = []
-    for index, tree in enumerate(value):
-        here = f"{path}[{index}]"
-        provider = tree.get("provider") if isinstance(tree, dict) else None
-        if not isinstance(provider, str) or provider not in providers:
-            known = ", ".join(sorted(providers))
-            what = "is missing" if provider is None else f"unknown provider {_shown(provider)}"
-            faults.append(Fault(f"{here}.provider", f"{what}; one of: {known}{_suggestion(provider, providers)}"))
-            continue
-        sections.append(_section(providers[provider], tree, here, faults, providers))
+    sections = [
+        _choice(SOURCES, "provider", tree if isinstance(tree, dict) else {}, f"{path}[{index}]", faults)
+        for index, tree in enumerate(value)
+    ]
     return tuple(section for section in sections if section is not None)
+
+
+def _choice(
+    registry: Registry[Any], key: str, tree: Any, path: str, faults: list[Fault], *, default: str | None = None
+) -> Any:
+    """`tree` in the shape that the provider which its `key` names has stated."""
+    named = tree.get(key, default) if isinstance(tree, dict) else default
+    try:
+        if isinstance(named, str):
+            return _section(registry.get(named).Section, tree, path, faults)
+        is_unknown, problem = True, ""
+    except PluginError as error:
+        is_unknown, problem = error.is_unknown, error.problem
+    if is_unknown:
+        names = registry.names()
+        what = "is missing" if named is None else f"unknown {key} {_shown(named)}"
+        problem = f"{what}; one of: {', '.join(names)}{_suggestion(named, names)}"
+    faults.append(Fault(f"{path}.{key}", problem))
+    return None
 
 
 def _contradictions(config: Config) -> list[Fault]:
@@ -217,7 +252,6 @@ def _contradictions(config: Config) -> list[Fault]:
                     f"polling.sources[{index}].name", f"'{name}' is taken by another source; give it a name of its own"
                 )
             )
-    faults += _shared_repositories(sections)
     sharing = {section.provider for section in sections if section.authorized_users is None}
     bare = [name for name in config.routing.authorized_users if ":" not in name]
     if len(sharing) > 1 and bare:
@@ -229,79 +263,28 @@ def _contradictions(config: Config) -> list[Fault]:
             )
         )
     for index, section in enumerate(sections):
-        if isinstance(section, GithubSection) and not (section.monitor.issues or section.monitor.pull_requests):
-            faults.append(
-                Fault(f"polling.sources[{index}].monitor", "leaves nothing to watch; one of both has to be true")
-            )
-    faults += _path_faults(config)
+        faults += _stated(SOURCES, section.provider, section, config, f"polling.sources[{index}]")
+    faults += [Fault(f"state.{fault.path}", fault.problem) for fault in path_faults(root=config.state.root)]
     words = [phrase.casefold() for phrase in msgspec.structs.astuple(config.routing.control)]
     if len(set(words)) < len(words):
         faults.append(Fault("routing.control", "two words are the same"))
-    workdir = config.session.workdir
-    if workdir is not None and not workdir.startswith(("/", "~")):
-        faults.append(Fault("session.workdir", f"'{workdir}' is relative; give an absolute path, or one below ~"))
-    if config.session.runner == "exec" and not config.session.command:
-        faults.append(
-            Fault(
-                "session.command", "is missing; the program to run for each event, as a list: [my-agent, --from-stdin]"
-            )
-        )
-    return faults
+    return faults + _stated(RUNNERS, config.session.runner, config.session, config, "session")
 
 
-def _shared_repositories(sections: tuple[SourceSection, ...]) -> list[Fault]:
-    faults = []
-    seen: dict[tuple[str, str], int] = {}
-    for index, section in enumerate(sections):
-        if not isinstance(section, GithubSection):
-            continue
-        for number, repo in enumerate(section.repos):
-            first = seen.setdefault((urlsplit(section.api_url).hostname or "", repo.lower()), index)
-            if first != index or repo.lower() in [other.lower() for other in section.repos[:number]]:
-                faults.append(
-                    Fault(
-                        f"polling.sources[{index}].repos[{number}]",
-                        f"'{repo}' belongs to polling.sources[{first}] already",
-                    )
-                )
-    return faults
-
-
-def _path_faults(config: Config) -> list[Fault]:
-    """Paths that cannot be one, or name a home that is not there."""
-    paths = {"state.root": config.state.root, "session.workdir": config.session.workdir}
-    for index, section in enumerate(config.polling.sources):
-        paths[f"polling.sources[{index}].path"] = getattr(section, "path", None)
-        paths[f"polling.sources[{index}].tokenFile"] = getattr(section, "token_file", None)
-    paths |= {f"session.command[{index}]": part for index, part in enumerate(config.session.command) if "\0" in part}
-    return [Fault(field, fault) for field, path in paths.items() if path is not None and (fault := _path_fault(path))]
-
-
-def _path_fault(path: str) -> str:
-    if fault := _text_fault(path):
-        return fault
+def _stated(registry: Registry[Any], name: str, section: Section, config: Config, path: str) -> list[Fault]:
+    """What the provider finds wrong with its section."""
     try:
-        Path(path).expanduser()
-    except RuntimeError:
-        return f"there is no home directory for '{path}'"
-    return ""
+        found: Sequence[Fault] = registry.get(name).check(section, config)
+    except Exception as error:  # noqa: BLE001 (the border: a provider may be anybody's)
+        return [Fault(path, f"the provider '{name}' failed to check it: {type(error).__name__}: {explain(error)}")]
+    return [Fault(_join(path, fault.path) if fault.path else path, fault.problem) for fault in found]
 
 
-def _text_fault(text: str) -> str:
-    if "\0" in text:
-        return "has a NUL character in it"
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return "has a character in it that is no text"
-    return ""
-
-
-def _unknown(key: Any, known: Mapping[str, Any]) -> str:
+def _unknown(key: Any, known: Iterable[str]) -> str:
     return f"unknown key{_suggestion(key, known)}; known here: {', '.join(known)}"
 
 
-def _suggestion(word: Any, known: Mapping[str, Any]) -> str:
+def _suggestion(word: Any, known: Iterable[str]) -> str:
     if not isinstance(word, str) or len(word) > 100:
         return ""
     lowered = {name.lower(): name for name in known}
@@ -316,9 +299,9 @@ def _expectation(hint: Any) -> str:
         return f" (a number from {metas[0].ge} to {metas[0].le})"
     if get_origin(base) is Literal:
         return f" (one of: {', '.join(get_args(base))})"
-    if words := next((meta.description for meta in metas if meta.description), ""):
-        return f" ({words})"
-    return " (each as owner/name)" if RepoName in get_args(base) else ""
+    of_each = [meta for part in get_args(base) for meta in getattr(part, "__metadata__", ())]
+    words = next((meta.description for meta in (*metas, *of_each) if meta.description), "")
+    return f" ({words})" if words else ""
 
 
 def _shown(value: Any) -> str:

@@ -5,6 +5,8 @@
     portable/repositories.json      numeric id and filed name of each repository
     local/deliveries/<slug>.*       one pending delivery: payload, lock, start mark, outcome
     local/sources/<slug>.json       cursor of a source
+    local/sources/<slug>.d/         what a source keeps of its own; made by it
+    local/runners/<slug>/           the same of a runner
     logs/events.jsonl, output.log   the event log, and the output of the commands
 
 Directories are 0700 and files 0600, whatever the umask. For how files are written see `durable`.
@@ -111,6 +113,13 @@ class StateRoot:
 
     def cursor(self, source: str) -> Path:
         return self.path / "local" / "sources" / f"{slug(source)}.json"
+
+    def source_folder(self, source: str) -> Path:
+        """Where a source may keep files of its own. No cursor is ever called like that."""
+        return self.path / "local" / "sources" / f"{slug(source)}.d"
+
+    def runner_folder(self, runner: str) -> Path:
+        return self.path / "local" / "runners" / slug(runner)
 
     def delivery(self, delivery_id: str) -> Path:
         """The stem of a delivery's files; `.payload.json` and so on are appended to its name."""

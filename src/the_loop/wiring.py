@@ -1,56 +1,27 @@
-"""From the configuration to the parts that run: sources, rules, policy, runner. The one place that knows them all."""
+"""From the configuration to the parts that run: sources, rules, policy, runner."""
 
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING
 
 from the_loop import __version__
-from the_loop.config import (
-    BUILT_IN_SOURCES,
-    Config,
-    DirectorySection,
-    GithubSection,
-    Session,
-    SourceSection,
-    authorized_users,
-    source_name,
-)
+from the_loop.config import Config, SourceSection, authorized_users, source_name
 from the_loop.core.guards import Rules, phrases
-from the_loop.core.model import LoopError, Note
+from the_loop.core.model import LoopError, Note, explain
 from the_loop.core.outcomes import Policy
 from the_loop.cursors import Cursor, read_cursor
-from the_loop.runners import printer
-from the_loop.runners.exec import Command, ExecRunner
-from the_loop.runners.units import find_units
-from the_loop.sources.base import Source, SourceError
-from the_loop.sources.directory import DirectorySource
-from the_loop.sources.github.limits import RateLimiters
+from the_loop.plugins import RUNNERS, SOURCES
+from the_loop.runners.base import Runner, RunnerSite
+from the_loop.sources.base import Source, SourceSite
 from the_loop.state import StateRoot
 from the_loop.watched import Watched
 
-THIRD_PARTY_SOURCES: Final = "the_loop.sources"
-
-Factory = Callable[[SourceSection, Config, StateRoot, Mapping[str, str]], Source]
-
-
-def providers() -> dict[str, type[SourceSection]]:
-    """The configuration's shape for every provider: ours, and those of third parties.
-
-    An entry point of the group `the_loop.sources` names an object with `Section` (a `SourceSection`) and
-    `build(section, config, root, environ)`, which returns a `Source`.
-    """
-    found = dict(BUILT_IN_SOURCES)
-    for point in entry_points(group=THIRD_PARTY_SOURCES):
-        found.setdefault(point.name, point.load().Section)
-    return found
+if TYPE_CHECKING:
+    from the_loop.sources.limits import RateLimiters
 
 
 def state_root(option: str | None, config: Config | None, environ: Mapping[str, str]) -> StateRoot:
@@ -61,16 +32,17 @@ def state_root(option: str | None, config: Config | None, environ: Mapping[str, 
 
 
 def watch(config: Config, root: StateRoot, environ: Mapping[str, str]) -> list[Watched]:
-    """Every configured source with its rules and where it left off."""
-    cursors = {source_name(one): read_cursor(root, source_name(one)) for one in config.polling.sources}
-    site = _Site(config, root, environ, _limiters(config, cursors, environ))
+    """Every configured source with its rules and where it left off. Raises LoopError."""
+    from the_loop.sources.limits import RateLimiters  # of the event loop, which no other command loads
+
+    limiters = RateLimiters(time.monotonic)  # one for all sources: a limit that one met is in force for all
     watched = []
     for section in config.polling.sources:
-        cursor = cursors[source_name(section)]
-        source = _source(section, site, cursor)
-        wait = cursor.wait
-        wait_s = wait.remaining_s(time.time()) if wait is not None else 0.0
-        error = wait.reason if wait is not None and wait_s > 0 else ""
+        cursor = read_cursor(root, source_name(section))
+        site = _site(config, section, root, environ, cursor=cursor, limiters=limiters)
+        source = _source(section, site)
+        wait_s = site.wait_left_s
+        error = cursor.wait.reason if cursor.wait is not None and wait_s > 0 else ""
         rules = _rules(config, section, source)
         watched.append(Watched(source, rules, cursor, error, wait_ends_s=time.monotonic() + wait_s))
     return watched
@@ -86,122 +58,53 @@ def policy(config: Config) -> Policy:
     )
 
 
-def runner(config: Config, root: StateRoot, environ: Mapping[str, str], tell: Callable[[Note], None]) -> ExecRunner:
-    """What events are handed to. The printing runner is a command like any other, with our own output."""
-    prints = config.session.runner == "print"
-    argv = (sys.executable, "-I", "-S", str(Path(printer.__file__))) if prints else config.session.command
-    command = Command(
-        argv=argv,
-        workdir=_workdir(config.session, environ),
+def runner(config: Config, root: StateRoot, environ: Mapping[str, str], tell: Callable[[Note], None]) -> Runner:
+    """What events are handed to. Raises LoopError."""
+    session = config.session
+    site = RunnerSite(
+        root=root.path,
+        folder=root.runner_folder(session.runner),
+        environ=environ,
         limit_s=config.routing.dispatch_timeout_seconds,
-        environment=environ,
-        output=None if prints else root.logs / "output.log",
+        tell=tell,
     )
-    units = None if prints else find_units(root.path, environ)
-    if units is None and not prints:
-        tell(Note("dispatch.no_manager", {"reason": "this user has no service manager"}))
-    return ExecRunner(command, units, tell)
-
-
-@dataclass(frozen=True, slots=True)
-class _Site:
-    """What sources are built from, beside their own section."""
-
-    config: Config
-    root: StateRoot
-    environ: Mapping[str, str]
-    limiters: RateLimiters
-
-
-def _source(section: SourceSection, site: _Site, cursor: Cursor) -> Source:
-    if isinstance(section, DirectorySection):
-        return _directory(section, site.config, site.root)
-    if isinstance(section, GithubSection):
-        return _github(section, site, cursor)
-    for point in entry_points(group=THIRD_PARTY_SOURCES, name=section.provider):
-        built: Source = point.load().build(section, site.config, site.root, site.environ)
-        return built
-    raise LoopError(f"no source for provider '{section.provider}'")
-
-
-def _directory(section: DirectorySection, config: Config, root: StateRoot) -> DirectorySource:
-    path = Path(section.path).expanduser()
-    return DirectorySource(
-        source_name(section),
-        root.path / path,
-        settle_s=section.settle_seconds,
-        authorized=authorized_users(config, section),
-        is_ours=not path.is_absolute(),
-    )
-
-
-def _limiters(config: Config, cursors: Mapping[str, Cursor], environ: Mapping[str, str]) -> RateLimiters:
-    """One clock for each token, whoever uses it: a limit that one source met before is in force for all of them."""
-    limiters = RateLimiters(time.monotonic)
-    for section in config.polling.sources:
-        wait = cursors[source_name(section)].wait
-        if isinstance(section, GithubSection) and wait is not None:
-            with suppress(SourceError):
-                limiter = limiters.of(section.api_url, github_token(section, environ))
-                limiter.resume(wait.remaining_s(time.time()), wait.seconds)
-    return limiters
-
-
-def _github(section: GithubSection, site: _Site, cursor: Cursor) -> Source:
-    # an HTTP client takes longer to load than everything else together: only who needs it pays for it
-    from the_loop.sources.github.client import Client
-    from the_loop.sources.github.repositories import Repositories
-    from the_loop.sources.github.source import GithubSource
-
-    client = Client(
-        section.api_url,
-        lambda: github_token(section, site.environ),
-        now=time.time,
-        limiters=site.limiters,
-        api_version=section.api_version,
-    )
-    repositories = Repositories(site.root.repositories)
-    return GithubSource(
-        section,
-        client,
-        repositories,
-        linger_s=site.config.polling.linger_seconds,
-        cursor=cursor.value,
-    )
-
-
-def github_token(section: GithubSection, environ: Mapping[str, str]) -> str | None:
-    """The token as it is right now: the credential, else the file, else `$GITHUB_TOKEN`; None for none at all.
-
-    Raises SourceError where one is named and cannot be read: that is not the same as none.
-    """
-    credentials = environ.get("CREDENTIALS_DIRECTORY")
-    path = None
-    if section.credential and credentials:
-        path = Path(credentials) / section.credential
-    elif section.token_file:
-        path = Path(section.token_file).expanduser()
-    if path is None:
-        given = environ.get("GITHUB_TOKEN", "")
-        return _checked_token(given, "$GITHUB_TOKEN") if given else None
+    provider = RUNNERS.get(session.runner)
     try:
-        token = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        cause = error.strerror if isinstance(error, OSError) else "it is not ASCII"
-        raise SourceError(
-            f"cannot read the token in '{path}': {cause}", "it has to be there, and readable by this user"
-        ) from error
-    return _checked_token(token, f"'{path}'")
+        return provider.build(session, site)
+    except Exception as error:
+        raise LoopError(f"cannot make the runner '{session.runner}': {explain(error)}") from error
 
 
-def _checked_token(text: str, place: str) -> str:
-    """The token without what stands around it. No message ever quotes it: neither ours nor a library's."""
-    if not text.isascii():
-        raise SourceError(f"cannot read the token in {place}: it is not ASCII")
-    token = text.strip()
-    if not token or not token.isprintable() or " " in token:
-        raise SourceError(f"the token in {place} is empty or more than one line")
-    return token
+def _site(
+    config: Config,
+    section: SourceSection,
+    root: StateRoot,
+    environ: Mapping[str, str],
+    *,
+    cursor: Cursor,
+    limiters: RateLimiters,
+) -> SourceSite:
+    name, wait = source_name(section), cursor.wait
+    return SourceSite(
+        name=name,
+        root=root.path,
+        folder=root.source_folder(name),
+        environ=environ,
+        authorized=authorized_users(config, section),
+        linger_s=config.polling.linger_seconds,
+        limiters=limiters,
+        cursor=cursor.value,
+        wait_s=wait.seconds if wait is not None else 0.0,
+        wait_left_s=wait.remaining_s(time.time()) if wait is not None else 0.0,
+    )
+
+
+def _source(section: SourceSection, site: SourceSite) -> Source:
+    provider = SOURCES.get(section.provider)
+    try:
+        return provider.build(section, site)
+    except Exception as error:
+        raise LoopError(f"cannot make the source '{site.name}': {explain(error)}") from error
 
 
 def _rules(config: Config, section: SourceSection, source: Source) -> Rules:
@@ -213,10 +116,6 @@ def _rules(config: Config, section: SourceSection, source: Source) -> Rules:
         words=phrases(words.start, words.stop, words.pause, words.resume),
         require_start=config.routing.require_start_command,
     )
-
-
-def _workdir(session: Session, environ: Mapping[str, str]) -> Path:
-    return Path(session.workdir or environ.get("HOME") or "/").expanduser()
 
 
 def _default_root(environ: Mapping[str, str]) -> Path:

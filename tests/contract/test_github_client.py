@@ -17,12 +17,12 @@ from support.github_values import Answer
 from support.http_server import FakeServer, HttpServer
 from support.world import REPO, Clock, World, in_loop, scene
 from the_loop import __version__
-from the_loop.config import GithubSection
 from the_loop.sources.base import Limited, SourceError
 from the_loop.sources.github import client as client_module
 from the_loop.sources.github.client import Client
-from the_loop.sources.github.limits import RateLimiters
-from the_loop.wiring import github_token
+from the_loop.sources.github.provider import github_token
+from the_loop.sources.github.section import GithubSection
+from the_loop.sources.limits import RateLimiters
 
 PATH = "/repos/octo/repo/issues?labels=auto"
 

@@ -8,7 +8,7 @@ import pytest
 
 from support.github_stories import LINGER_CYCLES, keys, thread_of
 from support.world import REPO, in_loop, scene
-from the_loop.config import Monitor
+from the_loop.sources.github.section import Monitor
 
 MIB = 1 << 20
 

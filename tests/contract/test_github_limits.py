@@ -13,10 +13,11 @@ from support.github_fake import FakeGitHub
 from support.http_server import FakeServer
 from support.world import Clock, in_loop
 from the_loop import wiring
-from the_loop.config import Config, GithubSection, Polling, Routing
+from the_loop.config import Config, Polling, Routing
 from the_loop.cursors import Cursor, Wait, write_cursor
 from the_loop.sources.base import Limited
-from the_loop.sources.github.limits import RateLimiter, RateLimiters
+from the_loop.sources.github.section import GithubSection
+from the_loop.sources.limits import RateLimiter, RateLimiters
 from the_loop.state import StateRoot
 from the_loop.watched import Watched
 

@@ -11,7 +11,7 @@ from support import github_faults as faults
 from support.github_stories import FAILURES, LINGER_CYCLES, begun, edited, everything_of, keys, thread_of
 from support.github_values import Kind, Rules, View
 from support.world import NOON, REPO, World, in_loop, scene
-from the_loop.config import Monitor
+from the_loop.sources.github.section import Monitor
 
 SWEEP = 30  # looks
 LISTS = r"/pulls/\d+/reviews"

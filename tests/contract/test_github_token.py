@@ -10,10 +10,10 @@ import pytest
 from support.github_fake import FakeGitHub
 from support.http_server import FakeServer
 from support.world import REPO, Clock, in_loop
-from the_loop.config import GithubSection
 from the_loop.sources.base import SourceError
 from the_loop.sources.github.client import Client
-from the_loop.wiring import github_token
+from the_loop.sources.github.provider import github_token
+from the_loop.sources.github.section import GithubSection
 
 SECTION = GithubSection(provider="github", repos=(REPO,), label="auto")
 UNUSABLE = ["hush\0hush", "hush\nhush", "hush\r\nX-Evil: 1", "h\xfcsh-hush", "hush\ud800", "\u2028hush"]

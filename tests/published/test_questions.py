@@ -13,11 +13,11 @@ from published.prism import Inspecting, violations
 from support.github_query import parse
 from support.github_values import View
 from support.world import in_loop
-from the_loop.config import GithubSection
 from the_loop.core.model import Kind, Presence
 from the_loop.sources.base import Known, Listing
 from the_loop.sources.github.client import Client
 from the_loop.sources.github.repositories import Repositories
+from the_loop.sources.github.section import GithubSection
 from the_loop.sources.github.source import GithubSource
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ import pytest
 from published.recordings import Recording
 from support.http_server import HttpServer
 from support.world import NOON, in_loop
-from the_loop.config import GithubSection
 from the_loop.sources.base import SourceError
 from the_loop.sources.github.client import Client
 from the_loop.sources.github.repositories import Repositories
+from the_loop.sources.github.section import GithubSection
 from the_loop.sources.github.source import GithubSource
 from the_loop.sources.github.walk import validated_pages, walk
 

@@ -28,7 +28,7 @@ from support.github_fake import FakeGitHub
 from support.http_transport import FakeTransport
 from the_loop import durable, wiring
 from the_loop import poller as poller_module
-from the_loop.config import Config, GithubSection, Polling, Routing, Session
+from the_loop.config import Config, Polling, Routing
 from the_loop.core.model import Note, Outcome, Verdict
 from the_loop.cursors import read_cursor
 from the_loop.cycle import Cycle
@@ -40,9 +40,11 @@ from the_loop.poller import Poller
 from the_loop.recovery import Recovery
 from the_loop.runners.base import Offer, Status, Trace
 from the_loop.sources.github.client import Client
-from the_loop.sources.github.limits import RateLimiters
+from the_loop.sources.github.provider import github_token
 from the_loop.sources.github.repositories import Repositories
+from the_loop.sources.github.section import GithubSection
 from the_loop.sources.github.source import GithubSource
+from the_loop.sources.limits import RateLimiters
 from the_loop.state import StateRoot
 
 if TYPE_CHECKING:
@@ -298,12 +300,12 @@ class World:
             sources=(section,),
         )
         routing = Routing(authorized_users=tuple(sorted(options.people)), require_start_command=options.require_start)
-        config = Config(polling=polling, routing=routing, session=Session(command=("true",)))
+        config = Config(polling=polling, routing=routing)
         self.ledgers = Ledgers(self.root, tell, self.clock)
         self.ledgers.load()
         self.client = Client(
             section.api_url,
-            lambda: wiring.github_token(section, options.environ),
+            lambda: github_token(section, options.environ),
             now=self.clock,
             limiters=RateLimiters(self.clock.monotonic),
             transport=self._transport or FusedTransport(self.github, self.fuse),

@@ -10,14 +10,11 @@ from typing import Any
 import pytest
 
 from support.configs import INBOX, WORK, config_of, faults_of, tree
-from the_loop.config import (
-    DirectorySection,
-    GithubSection,
-    authorized_users,
-    embedded_default,
-    source_name,
-)
-from the_loop.config_file import load, parse
+from the_loop.config import authorized_users, source_name
+from the_loop.config_file import embedded_default, load, parse
+from the_loop.runners.exec_provider import CommandSession
+from the_loop.sources.directory_provider import DirectorySection
+from the_loop.sources.github.section import GithubSection
 
 EXAMPLE = """\
 state: {root: ~/.local/state/the-loop}
@@ -64,6 +61,7 @@ def test_the_documented_example_is_valid_and_means_what_it_says() -> None:
     assert (github.repos, github.label, github.credential) == (("octo/repo",), "auto", "github-token")
     assert directory.settle_seconds == 2
     assert config.state.root == "~/.local/state/the-loop"
+    assert isinstance(config.session, CommandSession)
     assert config.session.command == ("my-agent", "--from-stdin")
     assert authorized_users(config, github) == {"octocat"}
     assert authorized_users(config, directory) == {"alice"}

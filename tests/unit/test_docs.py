@@ -18,7 +18,7 @@ import msgspec
 import pytest
 import yaml
 
-from the_loop import cli, config, config_file, eventlog
+from the_loop import cli, config, config_file, eventlog, plugins
 from the_loop.cli.events import _in_words
 from the_loop.core import ledger
 from the_loop.core.model import Entry, Event, Kind
@@ -152,9 +152,11 @@ def keys(kind: type[config.Section], prefix: str) -> Iterator[tuple[str, msgspec
 
 
 def all_keys() -> dict[str, tuple[msgspec.structs.FieldInfo, Any]]:
-    found = {name: (info, hint) for name, info, hint in keys(config.Config, "")}
-    for section in (config.SourceSection, *config.BUILT_IN_SOURCES.values()):
-        found |= {name: (info, hint) for name, info, hint in keys(section, "")}
+    found = {key: (info, hint) for key, info, hint in keys(config.Config, "")}
+    for name in plugins.RUNNERS.ours:
+        found |= {key: (info, hint) for key, info, hint in keys(plugins.RUNNERS.get(name).Section, "session.")}
+    for section in (config.SourceSection, *(plugins.SOURCES.get(name).Section for name in plugins.SOURCES.ours)):
+        found |= {key: (info, hint) for key, info, hint in keys(section, "")}
     return found
 
 
@@ -185,7 +187,7 @@ def test_configuration_page_when_it_gives_a_default_and_a_range_they_are_the_cod
 def test_configuration_page_when_it_shows_the_built_in_default_it_is_that() -> None:
     (sample,) = [block for block in blocks(read("docs/usage/configuration.md"), "yaml") if "print" in block]
 
-    assert config_file.parse(sample.replace("alice", USER).encode(), "sample") == config.embedded_default()
+    assert config_file.parse(sample.replace("alice", USER).encode(), "sample") == config_file.embedded_default()
 
 
 def test_configuration_page_when_it_shows_faults_they_are_told_so() -> None:

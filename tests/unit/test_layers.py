@@ -73,8 +73,10 @@ def test_there_are_modules_to_look_at() -> None:
         ("eventlog", {"core.model"}),
         ("cursors", {"durable", "state"}),
         ("ledgers", {"core.model", "core.ledger", "durable", "state"}),
-        ("sources.base", {"core.model"}),
+        ("sources.base", {"core.model", "sources.limits"}),
         ("runners.base", {"core.model"}),
+        ("config_file", {"core.model", "config", "plugins"}),
+        ("plugins", {"core.model", "config", "sources.base", "runners.base"}),
     ],
 )
 def test_module_knows_only_what_is_below_it(module: str, may_know: set[str]) -> None:

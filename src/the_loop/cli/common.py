@@ -40,7 +40,7 @@ class Options:
 
     def load(self) -> Loaded:
         """The configuration in force. Raises ConfigError."""
-        return load(find_file(self.config_file, os.environ), wiring.providers())
+        return load(find_file(self.config_file, os.environ))
 
     def root(self) -> StateRoot:
         """The state root, also when other parts of the configuration are invalid. Raises RootUnknown."""

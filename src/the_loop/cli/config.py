@@ -9,10 +9,10 @@ from typing import Any
 import click
 import msgspec
 
-from the_loop import wiring
 from the_loop.cli.common import Options, with_options
 from the_loop.config import Config
 from the_loop.config_file import find_file, load
+from the_loop.plugins import RUNNERS, SOURCES
 
 
 @click.group("config")
@@ -38,7 +38,7 @@ def show(options: Options) -> None:
     import yaml
 
     file = find_file(options.config_file, os.environ)
-    loaded = load(file, wiring.providers())
+    loaded = load(file)
     written = yaml.safe_load(file.read_bytes()) if file is not None else {}
     origin = str(file) if file is not None else "embedded default"
     for path, value in _leaves(msgspec.to_builtins(loaded.config), ""):
@@ -53,14 +53,15 @@ def schema(_options: Options) -> None:
     """Print the JSON schema of the configuration file."""
     tree = msgspec.json.schema(Config)
     definitions = tree["$defs"]
-    choices = []
-    for provider, section in wiring.providers().items():
-        part = msgspec.json.schema(section, ref_template="#/$defs/{name}")
-        definitions.update(part["$defs"])
-        definitions[section.__name__]["properties"]["provider"] = {"const": provider}
-        choices.append({"$ref": f"#/$defs/{section.__name__}"})
-    definitions.pop("SourceSection", None)
-    definitions["Polling"]["properties"]["sources"]["items"] = {"anyOf": choices}
+    for base, key, registry in (("SourceSection", "provider", SOURCES), ("Session", "runner", RUNNERS)):
+        choices = []
+        for name in registry.names():
+            part = msgspec.json.schema(registry.get(name).Section, ref_template=f"#/$defs/{name}.{{name}}")
+            definitions.update({f"{name}.{shape}": value for shape, value in part["$defs"].items()})
+            chosen = definitions[part["$ref"].removeprefix("#/$defs/")]
+            chosen["properties"][key] = {"const": name}
+            choices.append({"$ref": part["$ref"]})
+        definitions[base] = {"anyOf": choices}
     print(json.dumps(tree, indent=1))
 
 

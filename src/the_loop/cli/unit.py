@@ -14,13 +14,12 @@ from typing import TypeVar
 import click
 
 from the_loop.cli.common import Options, with_options
-from the_loop.config import ConfigError, DirectorySection
+from the_loop.config import ConfigError
 from the_loop.config_file import load
 from the_loop.core.model import LoopError
 from the_loop.eventlog import say
 from the_loop.subprocesses import Finished, manager_environment, run_blocking
 from the_loop.supervision.install import MARK, SLICE, is_ours, manager_drop_in, shipped, unit_texts, write_all
-from the_loop.wiring import providers
 
 _SYSTEM_UNITS = Path("/etc/systemd/system")
 _USER_UNITS = Path("/etc/systemd/user")
@@ -233,8 +232,10 @@ def _warn_of_hidden_homes(config_file: str, *, for_user: bool) -> None:
     """Warn about inboxes below a home directory: `ProtectHome=` hides them from the system service."""
     if for_user:
         return
+    from the_loop.sources.directory_provider import DirectorySection
+
     try:
-        sections = load(Path(config_file), providers()).config.polling.sources
+        sections = load(Path(config_file)).config.polling.sources
     except ConfigError:
         return
     for section in sections:

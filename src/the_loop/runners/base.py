@@ -1,13 +1,45 @@
-"""What the dispatcher asks of a runner: start one hand-over, look what became of an earlier one, wait for it."""
+"""What the core asks of a runner, and what it gives one to work with.
+
+Provisional until 1.0. The rules of a runner, beside what the signatures say:
+
+**One start for each number.** Before `deliver` is called, `<stem>.payload.json` is on disk and says the offer's
+number as `offer`. For one delivery id and number the receiver is started once at most, however often and by whichever
+process `deliver` is called, and whatever is killed in between. A payload of another number is not this offer's:
+nothing is begun. Where the same number was offered before, `deliver` waits for that start and returns its outcome.
+An item's events come one after the other; several items at the same time.
+
+**What is known of an offer** is asked with `inspect`, by this process or a later one, before, while and after it is
+delivered. The answer is one of these, and never a guess:
+
+    never begun     no receiver saw it, and none will under this number unless `deliver` is called
+    running         what runs it has accepted it: it is waited for (`adopt`), whoever is stopped or killed meanwhile
+    done            its outcome, the same for as long as its files are there
+    unknown         it was begun, and how it ended cannot be told any more
+
+What was accepted counts as accepted before it is begun. What an offer of another number left says nothing of this
+one. Something that cannot be found out at this moment is an OSError and none of the answers: it is asked again.
+
+**Outcomes.** Refused is what the receiver said, and the only verdict that spends an attempt; unstartable holds back
+everything, for the next event would fare no better; later is the receiver's wish. An exception of `deliver` counts as
+unstartable, so none may leave it once the receiver may have begun.
+
+**Cancelling** `deliver` or `adopt` ends the wait and leaves the delivery alone. What had not been begun by then never
+is; there is no half of a start.
+
+**Files.** A runner may keep `<stem>.lock`, `<stem>.started.json` and `<stem>.outcome.json`, with the number they
+belong to in them; they are removed with the payload, which it never writes, once the event is settled. Anything else
+is in `RunnerSite.folder`, and its own to clear away.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from the_loop.core.model import Outcome, delivery_id
+from the_loop.core.model import Note, Outcome, delivery_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +81,25 @@ class Status:
     outcome: Outcome | None = None  # with DONE
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerSite:
+    """What a runner may use beside its own section."""
+
+    root: Path  # the state root
+    folder: Path  # for files of its own; not made before the runner makes it, 0700 and with its parents
+    environ: Mapping[str, str]  # the poller's: with its secrets, which no receiver may see
+    limit_s: int  # how long a delivery may take
+    tell: Callable[[Note], None]  # of events in `eventlog.CATALOG`
+
+
 class Runner(Protocol):
-    """Starts the operator's command, or writes to a session. Cancelling a wait leaves the delivery alone."""
+    """Starts the operator's command, or writes to a session. The module's docstring has the rules."""
 
     async def deliver(self, offer: Offer) -> Outcome:
-        """Start this offer once and wait for what becomes of it. The start itself cannot be cancelled half way."""
+        """Start this offer, unless it was started before, and wait for what becomes of it."""
 
     async def adopt(self, offer: Offer) -> Outcome:
-        """Wait for an offer that an earlier poller started."""
+        """Wait for an offer that an earlier poller started. Starts nothing."""
 
     def inspect(self, offer: Offer) -> Status:
         """What became of this offer, without waiting. Raises OSError where that cannot be found out."""

@@ -1,19 +1,57 @@
-"""What the cycle asks of a source, and how a source says that it could not find out.
+"""What the core asks of a source, what it gives one to work with, and how a source says that it could not find out.
 
-    SourceError             this round failed: nothing is known, nothing changes
+    SourceError             this poll failed: nothing is known, nothing changes
       Unanswered            the other side itself is in trouble
-      Limited               a limit named the moment before which nobody asks again
+      Limited               a limit named the moment before which nothing is asked again
 
-A source has no side effects: `look` and `thread` may be cancelled at any await and asked again.
+Provisional until 1.0. The rules of a source, beside what the signatures say:
+
+**Polls.** One call at a time for each source: `poll`, then `thread` for items of the listing it returned, from the
+same object, then `poll` again. `thread` is never asked for anything else, so a source may remember of its last poll
+where an item is. A poll may take as long as it has to (waiting for news is a poll that is not over yet), must not
+block the event loop, and can be cancelled at any await, as can `thread`. It has no side effects: cancelled or failed,
+the next one with the same cursor finds all that this one would have.
+
+**Refs** are `<provider>:<place>/<name>`, as in `github:octo/repo#15` and `directory:inbox/door`: the provider's own
+name, a place that no other source of the configuration has (`SourceSite.name`, or what belongs to one source only),
+and a name within it. Printable, without white space, equal for ever: a ref is the item's identity on disk and part
+of all its delivery ids. `owns` looks at the text alone, before the first poll too, and is also asked about delivery
+ids, which are a ref, a slash, and a key.
+
+**Items and entries.** `WorkItem.id` is the same in each sighting of a ref; another one means another item, which is
+held. An entry's id is unique within item and kind, without slash and white space, and the same over restarts and
+edits: entries are told apart by it alone. Times are ISO 8601 in UTC, all of one form: entries of one answer are put
+in their order. Texts have passed `model.clean`; one over `ENTRY_LIMIT` is left out and `truncated`. An author is the
+account that the other side vouches for, or None; a name that anybody can write into a text is no author.
+
+**Cursors** are JSON objects of the source's own making. A cursor is stored once everything in its listing is, and
+comes back as JSON makes it, in this life or a later one; one that the source cannot read any more may raise anything
+but SourceError, and is forgotten. Without a cursor everything that is open is listed, and the core reads each thread
+whole; with one, `rows` has at least each entry since. An entry may be shown again, under its id.
+
+**Partial failure.** A poll that learned nothing raises SourceError and nothing else. Where parts of a source fail by
+themselves, the others are listed, each failed part is one of `Listing.faults`, and its part of the cursor is the old
+one. An item that cannot be read is neither listed nor missing.
+
+**Departures.** An item that is not listed stays as it is. `LEFT`, `GONE` and `AWAY` are told only with proof that it
+ended: the other side says so, or a complete listing of the same place lacks it. No answer is no proof. They are told
+again in each poll for as long as `known` says that it is open: `LEFT` while last words may come, then `GONE`.
+
+**More than polling.** What a source can do beside it has a protocol of its own, and one without it is complete:
+`Reporting` writes notices. A source may come to hold a claim on what it reads, or to answer, in the same way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, runtime_checkable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from the_loop.core.model import Entry, LoopError, Note, Presence, WorkItem
+
+if TYPE_CHECKING:
+    from the_loop.sources.limits import RateLimiters
 
 _SHOWN: Final = 3  # faults in one sentence
 
@@ -64,9 +102,9 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One look at a source.
+    """One poll of a source.
 
-    `position` is where the next look may start from once all of this is written; of a part that could not be read
+    `cursor` is where the next poll may start from once all of this is written; of a part that could not be read
     it is the old one. `faults` name those parts. `items` counts what is listed.
     """
 
@@ -98,6 +136,22 @@ class GiveUp:
     attempts: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSite:
+    """What a source may use beside its own section. A source that is made anew by a reload gets a new one."""
+
+    name: str  # the source's own, unique in the configuration
+    root: Path  # the state root, where relative paths of the section start
+    folder: Path  # for files of its own; not made before the source makes it, 0700 and with its parents
+    environ: Mapping[str, str]
+    authorized: frozenset[str]  # the accounts that are listened to; the core drops all others by itself
+    linger_s: float  # how long after its end the last words of an item are waited for
+    limiters: RateLimiters  # shared by all sources: one for each API and token
+    cursor: Mapping[str, Any] | None = None  # the one that the first poll will get
+    wait_left_s: float = 0.0  # of a limit that an earlier life met, which was to last `wait_s`
+    wait_s: float = 0.0
+
+
 @runtime_checkable
 class Reporting(Protocol):
     """A source on whose items a notice can be written."""
@@ -113,20 +167,23 @@ class Reporting(Protocol):
 
 
 class Source(Protocol):
-    """One entry of `polling.sources`."""
+    """One entry of `polling.sources`. The module's docstring has the rules."""
 
     name: str
     provider: str
     folds_case: bool  # authors' names differing only in case are the same person
 
     def owns(self, ref: str) -> bool:
-        """True if the item is one of this source's as configured."""
+        """True if the item, or the delivery of one, is one of this source's as configured. Never raises."""
 
     async def poll(self, cursor: Mapping[str, Any] | None, known: Mapping[str, Known]) -> Listing:
-        """List the items, their new rows, and what became of the known ones that are missing. Raises SourceError."""
+        """List the items, their new rows, and what became of the known ones that are missing. Raises SourceError.
+
+        `known` has every item of this source that has a ledger, by ref.
+        """
 
     async def thread(self, ref: str) -> Thread:
-        """The item and its whole thread. Raises SourceError."""
+        """The item and its whole thread. Raises SourceError. `ref` was in the listing of the last poll."""
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Let go of connections, whatever happened before; also of a source that was never polled."""

@@ -18,9 +18,9 @@ from urllib.parse import urljoin, urlsplit
 import httpx2
 
 from the_loop import __version__
-from the_loop.config import GITHUB_API_VERSION
 from the_loop.sources.base import Limited, SourceError, Unanswered
-from the_loop.sources.github.limits import RateLimiter, RateLimiters, fingerprint
+from the_loop.sources.github.section import GITHUB_API_VERSION
+from the_loop.sources.limits import RateLimiter, RateLimiters, fingerprint
 
 REQUEST_LIMIT_S: Final = 30.0  # for one request in total, also if data keeps arriving slowly
 BODY_LIMIT: Final = 64 << 20  # bytes

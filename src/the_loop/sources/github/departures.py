@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from the_loop.config import GithubSection
 from the_loop.core.model import clean
 from the_loop.sources.base import Known, SourceError
 from the_loop.sources.github.client import Client
@@ -12,6 +11,7 @@ from the_loop.sources.github.identity import AnotherRepository, confirm, is_else
 from the_loop.sources.github.poll import SWEEP, RepositoryPoll, Step
 from the_loop.sources.github.record import Left
 from the_loop.sources.github.rows import Issue, one
+from the_loop.sources.github.section import GithubSection
 
 
 async def ask_about_missing(client: Client, section: GithubSection, poll: RepositoryPoll) -> None:

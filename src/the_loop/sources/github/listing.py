@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import quote
 
-from the_loop.config import GithubSection
 from the_loop.core.model import WorkItem
 from the_loop.sources.github.client import Client
 from the_loop.sources.github.poll import RepositoryPoll
 from the_loop.sources.github.record import Asked, Page, Row
 from the_loop.sources.github.rows import Issue, many, to_item
+from the_loop.sources.github.section import GithubSection
 from the_loop.sources.github.walk import PAGE, Part, validated_pages
 
 

@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from the_loop.config import GithubSection
 from the_loop.core.model import Entry, Kind, WorkItem
 from the_loop.sources.base import GiveUp, Known, Limited, Listing, Sighting, SourceError, Thread, in_few_words
 from the_loop.sources.github.client import Client
@@ -28,6 +27,7 @@ from the_loop.sources.github.record import Asked, Record, read_record, write_rec
 from the_loop.sources.github.repositories import Repositories
 from the_loop.sources.github.reviews import read_reviews
 from the_loop.sources.github.rows import Comment, Issue, Review, many, one, to_entries, to_item, to_reviews
+from the_loop.sources.github.section import GithubSection
 from the_loop.sources.github.streams import read_streams
 from the_loop.sources.github.walk import PAGE, Walk, walk
 

@@ -1,0 +1,48 @@
+"""What the operator may write in a section of the provider `github`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+from the_loop.config import Section, SourceSection
+
+GITHUB_API_VERSION: Final = "2022-11-28"
+
+RepoName = Annotated[
+    str,
+    Meta(pattern=r"^[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+$", max_length=140, description="each as owner/name"),
+]
+
+
+class Monitor(Section, frozen=True, kw_only=True):
+    issues: bool = True
+    pull_requests: bool = True
+
+
+class GithubSection(SourceSection, frozen=True, kw_only=True):
+    repos: Annotated[tuple[RepoName, ...], Meta(min_length=1)]
+    label: Annotated[
+        str,
+        Meta(
+            pattern=r"^[^,\s]([^,]*[^,\s])?$",  # GitHub takes a comma for "and"
+            max_length=100,
+            description="one label, without commas and blanks around it",
+        ),
+    ]
+    monitor: Monitor = Monitor()
+    api_url: Annotated[
+        str,
+        Meta(
+            pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$",
+            description="as in https://HOST/api/v3, without a user name in it",
+        ),
+    ] = "https://api.github.com"
+    credential: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$", description="a file name, without a path")] | None = (
+        None
+    )
+    token_file: str | None = None
+    api_version: Annotated[str, Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", description="as in 2022-11-28")] = (
+        GITHUB_API_VERSION
+    )
