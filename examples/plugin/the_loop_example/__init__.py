@@ -1,0 +1,1 @@
+"""A source and a runner for the-loop."""
