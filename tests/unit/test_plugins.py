@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,7 +15,7 @@ from the_loop import wiring
 from the_loop.config import Session, SourceSection
 from the_loop.core.model import LoopError
 from the_loop.cursors import Cursor, Wait, write_cursor
-from the_loop.plugins import RUNNERS, SOURCES, PluginError
+from the_loop.plugins import RUNNERS, SOURCES, PluginError, Registry
 from the_loop.state import StateRoot
 
 if TYPE_CHECKING:
@@ -78,10 +78,9 @@ def test_names_when_nothing_is_installed_are_our_own() -> None:
 
 
 @pytest.mark.parametrize(("registry", "base"), [(SOURCES, SourceSection), (RUNNERS, Session)], ids=["source", "runner"])
-def test_provider_of_ours_has_the_form_that_is_asked_of_others(registry: object, base: type) -> None:
-    assert registry in (SOURCES, RUNNERS)
-    for name in registry.ours:  # type: ignore[attr-defined]
-        provider = registry.get(name)  # type: ignore[attr-defined]
+def test_provider_of_ours_has_the_form_that_is_asked_of_others(registry: Registry[Any], base: type) -> None:
+    for name in registry.ours:
+        provider = registry.get(name)
 
         assert issubclass(provider.Section, base)
         assert callable(provider.check)
@@ -222,7 +221,8 @@ def test_runner_is_built_with_what_it_may_use(install: Install, tmp_path: Path) 
     config = config_of({**tree(routing={"dispatchTimeoutSeconds": 9}), "session": {"runner": "mailer", "mailbox": "o"}})
     told: list[object] = []
 
-    mailbox, site = wiring.runner(config, StateRoot(tmp_path), {"HOME": "/x"}, told.append)  # type: ignore[misc]
+    built: Any = wiring.runner(config, StateRoot(tmp_path), {"HOME": "/x"}, told.append)
+    mailbox, site = built
 
     assert mailbox == "o"
     assert (site.root, site.folder) == (tmp_path, tmp_path / "local" / "runners" / "mailer")
