@@ -12,14 +12,15 @@ import asyncio
 import copy
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import wraps
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 
+from contract.cancelling import CancelledAt, is_cancelled
 from the_loop.core.model import Entry, Presence, epoch, in_order
 from the_loop.plugins import SOURCES
 from the_loop.sources.base import Known, Listing, Sighting, Source, SourceError, SourceSite, Thread
@@ -128,7 +129,7 @@ class Reader:
         before = copy.deepcopy((self.cursor, self.known))
         known = MappingProxyType(self.known)
         try:
-            return await _CancelledAt(self.source.poll(self.cursor, known), at)
+            return await CancelledAt(self.source.poll(self.cursor, known), at)
         finally:
             assert (self.cursor, self.known) == before, "what it was given is not its own"
 
@@ -148,46 +149,6 @@ class Reader:
         """The next life, from what is on disk."""
         await self.source.close()
         self.source = self.bench.source(self.cursor)
-
-
-class _CancelledAt(Generic[T]):
-    """Awaits a coroutine, and cancels its task at one of the places where it waits, counted from 1; 0 never."""
-
-    def __init__(self, coroutine: Coroutine[Any, Any, T], at: int) -> None:
-        self._coroutine = coroutine
-        self._at = at
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        steps = self._coroutine.__await__()
-        count, error = 0, None
-        while True:
-            try:
-                waited = next(steps) if error is None else steps.throw(error)
-            except StopIteration as stop:
-                value: T = stop.value
-                return value
-            count, error = count + 1, None
-            if count == self._at:
-                task = asyncio.current_task()
-                assert task is not None
-                task.cancel()
-            try:
-                yield waited
-            except BaseException as raised:  # noqa: BLE001 (whatever it is, it is the coroutine's)
-                error = raised
-
-
-async def cancelled(work: Awaitable[object]) -> bool:
-    """True if this work is cancelled, False if it comes to an end of its own."""
-    try:
-        await asyncio.ensure_future(_as_coroutine(work))
-    except asyncio.CancelledError:
-        return True
-    return False
-
-
-async def _as_coroutine(work: Awaitable[T]) -> T:
-    return await work
 
 
 def listed(listing: Listing) -> dict[str, Sighting]:
@@ -437,7 +398,7 @@ class SourceSuite:
         await reader.poll()
         new = {self.one: [bench.write(self.one, "news")], self.two: [bench.write(self.two, "more")]}
         for number in range(1, _AWAITS):
-            if not await cancelled(reader.look(number)):
+            if not await is_cancelled(reader.look(number)):
                 break
         else:
             pytest.fail("a poll that never ends")
@@ -453,7 +414,7 @@ class SourceSuite:
         reader = Reader(bench)
         await reader.poll()
         for number in range(1, _AWAITS):
-            if not await cancelled(_CancelledAt(reader.source.thread(self.one), number)):
+            if not await is_cancelled(CancelledAt(reader.source.thread(self.one), number)):
                 break
         else:
             pytest.fail("a thread that never ends")

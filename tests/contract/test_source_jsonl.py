@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import shutil
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
 from contract.source_suite import NAME, Bench, Reader, SourceSuite, departed, in_place, listed
-from support.example_plugin import install_example
+from support.example_plugin import importable
 from support.poller import ME
 from the_loop.core.model import timestamp
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+_plugin = pytest.fixture(scope="module", autouse=True)(importable)
 
 NOON = 1_700_000_000
 
@@ -95,17 +92,6 @@ class Items(Bench):
             opened.write(f"{text}\n")
         file.chmod(0o644)
         return f"{len(file.read_text().splitlines())}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    site = str(install_example(tmp_path_factory.mktemp("example")))
-    sys.path.insert(0, site)
-    importlib.invalidate_caches()
-    yield
-    sys.path.remove(site)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "the_loop_example"]:
-        del sys.modules[name]
 
 
 class TestJsonl(SourceSuite):
