@@ -33,7 +33,7 @@ from the_loop.state import StateRoot
 ITEM = "directory:inbox/item"
 PARTS = {"payload.json", "lock", "started.json", "outcome.json"}  # the files that a delivery may have
 _LIMIT_S = 30.0
-_AWAITS = 60  # at which a delivery is cancelled, one after the other; what comes later is a wait like these
+_AWAITS = 20  # at which a delivery is cancelled, one after the other; what comes later is a wait like these
 _BUILD = """
 import asyncio, json, sys
 from pathlib import Path
