@@ -82,7 +82,7 @@ class Registry(Generic[P]):
             return ours
         points = {point.value: point for point in self._installed() if point.name == name}
         if not points:
-            raise PluginError(f"there is no '{name}' in the entry points '{self.group}'", is_unknown=True)
+            raise PluginError(f"'{name}' is not among the entry points '{self.group}'", is_unknown=True)
         if len(points) > 1:
             raise PluginError(f"more than one installed package has it: {', '.join(sorted(points))}")
         return self._load(*points.values())

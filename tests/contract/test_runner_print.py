@@ -1,4 +1,4 @@
-"""The runner `print` keeps what is asked of every runner. Its receiver is whoever reads the poller's output."""
+"""The runner `print` keeps what is asked of every runner. Its receiver is the reader of the poller's output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from the_loop.runners.base import Offer
 
 
 class Output(LastingBench):
-    """Our standard output is a pipe: read by us, full (and whoever prints waits), or a device that takes nothing."""
+    """Our standard output is a pipe: read by us, full (and a printer waits), or a device that takes nothing."""
 
     runner = "print"
     answers = {"yes": Verdict.DELIVERED, "full": Verdict.REFUSED, "no workdir": Verdict.UNSTARTABLE}  # noqa: RUF012

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from support.configs import INBOX, config_of, faults_of, tree
+from support.example_plugin import EXAMPLE
 from support.processes import run_python
 from the_loop import wiring
 from the_loop.config import Session, SourceSection
 from the_loop.core.model import LoopError
 from the_loop.cursors import Cursor, Wait, write_cursor
 from the_loop.plugins import RUNNERS, SOURCES, PluginError, Registry
+from the_loop.runners.base import RunnerSite
+from the_loop.sources.base import SourceSite
 from the_loop.state import StateRoot
 
 if TYPE_CHECKING:
@@ -227,3 +232,48 @@ def test_runner_is_built_with_what_it_may_use(install: Install, tmp_path: Path) 
     assert mailbox == "o"
     assert (site.root, site.folder) == (tmp_path, tmp_path / "local" / "runners" / "mailer")
     assert (site.environ, site.limit_s, site.tell) == ({"HOME": "/x"}, 9, told.append)
+
+
+# --- what the page says of it ---
+
+PAGE = Path(__file__).parents[2] / "docs" / "development" / "writing-a-source.md"
+
+
+@pytest.mark.parametrize("site", [SourceSite, RunnerSite])
+def test_page_explains_every_field_that_a_provider_is_given(site: type) -> None:
+    _, _, part = PAGE.read_text().partition(f"`build` gets a `{site.__name__}`:\n")
+    table, _, _ = part.strip().partition("\n\n")
+    named = [name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+
+    assert sorted(named) == sorted(field.name for field in fields(site))
+
+
+def test_page_names_nothing_that_is_not_there() -> None:
+    _, _, part = PAGE.read_text().partition("## What you may import")
+    rows = re.findall(r"^\| (`[\w., `]+`) \| (.*) \|$", part.partition("\n## ")[0], re.MULTILINE)
+
+    for modules, names in rows:
+        for module in re.findall(r"`([\w.]+)`", modules):
+            there = vars(importlib.import_module(f"the_loop.{module}"))
+            assert set(re.findall(r"`(\w+)`", names)) <= set(there)
+    assert len(rows) == 5
+
+
+def test_example_imports_nothing_else() -> None:
+    _, _, part = PAGE.read_text().partition("## What you may import")
+    rows = re.findall(r"^\| (`[\w., `]+`) \|", part.partition("\n## ")[0], re.MULTILINE)
+    open_to_others = {f"the_loop.{module}" for row in rows for module in re.findall(r"`([\w.]+)`", row)}
+
+    texts = [path.read_text() for path in (EXAMPLE / "the_loop_example").glob("*.py")]
+    used = {module for text in texts for module in re.findall(r"^from (the_loop[\w.]*) import", text, re.MULTILINE)}
+
+    assert used
+    assert used <= open_to_others
+
+
+def test_page_gives_the_length_of_the_example() -> None:
+    lines = {path.stem: len(path.read_text().splitlines()) for path in (EXAMPLE / "the_loop_example").glob("*.py")}
+
+    assert f"a source of {lines['jsonl']} lines" in PAGE.read_text()
+    assert f"a runner of {lines['spool']}" in PAGE.read_text()
+    assert lines["jsonl"] < 150

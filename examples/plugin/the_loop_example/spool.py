@@ -5,8 +5,8 @@
 The file is the payload, named after delivery and offer, and there at once and whole. With `most` files waiting,
 further events are deferred.
 
-What was begun is told by a mark before the file is there, and how it ended by one after that: killed in between,
-the file itself is the answer, and where that is gone, too, it cannot be told.
+A mark before the file says that it was begun, one after it how that ended. Killed in between, the file itself is the
+answer; where that is gone as well, the outcome is unknown.
 """
 
 from __future__ import annotations

@@ -12,19 +12,20 @@ An item's events come one after the other; several items at the same time.
 delivered. The answer is one of these, and never a guess:
 
     never begun     no receiver saw it, and none will under this number unless `deliver` is called
-    running         what runs it has accepted it: it is waited for (`adopt`), whoever is stopped or killed meanwhile
+    running         it was accepted, or runs: it is waited for (`adopt`), also over stops and kills of the poller
     done            its outcome, the same for as long as its files are there
     unknown         it was begun, and how it ended cannot be told any more
 
-What was accepted counts as accepted before it is begun. What an offer of another number left says nothing of this
-one. Something that cannot be found out at this moment is an OSError and none of the answers: it is asked again.
+An offer counts as accepted from the moment at which it will be begun whatever becomes of the poller. Marks of another
+number say nothing of this one. An answer that cannot be found out at this moment is an OSError: it is asked again.
 
-**Outcomes.** Refused is what the receiver said, and the only verdict that spends an attempt; unstartable holds back
-everything, for the next event would fare no better; later is the receiver's wish. An exception of `deliver` counts as
-unstartable, so none may leave it once the receiver may have begun.
+**Outcomes.** Refused is the receiver's own word, and the only verdict that spends an attempt; later is its wish;
+unstartable holds back everything, as the next event would fare no better. An exception of `deliver` counts as
+unstartable, so none may leave it once the receiver may have begun; where nothing was begun, unstartable is also its
+answer, never "never begun", on which the event would be offered again at once.
 
-**Cancelling** `deliver` or `adopt` ends the wait and leaves the delivery alone. What had not been begun by then never
-is; there is no half of a start.
+**Cancelling** `deliver` or `adopt` ends the wait and leaves the delivery alone. A delivery that was not accepted
+by then is never begun: a start is whole, or is not at all.
 
 **Files.** A runner may keep `<stem>.lock`, `<stem>.started.json` and `<stem>.outcome.json`, with the number they
 belong to in them; they are removed with the payload, which it never writes, once the event is settled. Anything else

@@ -14,15 +14,15 @@ the next one with the same cursor finds all that this one would have.
 
 **Refs** are `<provider>:<place>/<name>`, as in `github:octo/repo#15` and `directory:inbox/door`: the provider's own
 name, a place that no other source of the configuration has (`SourceSite.name`, or what belongs to one source only),
-and a name within it. Printable, without white space, equal for ever: a ref is the item's identity on disk and part
-of all its delivery ids. `owns` looks at the text alone, before the first poll too, and is also asked about delivery
-ids, which are a ref, a slash, and a key.
+and a name within it. Printable, and equal for ever: a ref is the item's identity on disk and part of all its delivery
+ids. `owns` looks at the text alone, before the first poll too, and is also asked about delivery ids, which are a ref,
+a slash, and a key.
 
 **Items and entries.** `WorkItem.id` is the same in each sighting of a ref; another one means another item, which is
-held. An entry's id is unique within item and kind, without slash and white space, and the same over restarts and
-edits: entries are told apart by it alone. Times are ISO 8601 in UTC, all of one form: entries of one answer are put
-in their order. Texts have passed `model.clean`; one over `ENTRY_LIMIT` is left out and `truncated`. An author is the
-account that the other side vouches for, or None; a name that anybody can write into a text is no author.
+held. An entry's id is unique within item and kind, printable, without a slash, and the same over restarts and edits:
+entries are told apart by it alone. Times are ISO 8601 in UTC, all of one form: entries of one answer are put in their
+order. Texts have passed `model.clean`; one over `ENTRY_LIMIT` is left out and `truncated`. An author is the account
+that the other side vouches for, or None; a name that anybody can write into a text is not an author.
 
 **Cursors** are JSON objects of the source's own making. A cursor is stored once everything in its listing is, and
 comes back as JSON makes it, in this life or a later one; one that the source cannot read any more may raise anything
@@ -33,12 +33,12 @@ whole; with one, `rows` has at least each entry since. An entry may be shown aga
 themselves, the others are listed, each failed part is one of `Listing.faults`, and its part of the cursor is the old
 one. An item that cannot be read is neither listed nor missing.
 
-**Departures.** An item that is not listed stays as it is. `LEFT`, `GONE` and `AWAY` are told only with proof that it
-ended: the other side says so, or a complete listing of the same place lacks it. No answer is no proof. They are told
-again in each poll for as long as `known` says that it is open: `LEFT` while last words may come, then `GONE`.
+**Departures.** An item that is not listed stays as it is. `LEFT`, `GONE` and `AWAY` are told only with proof: the
+other side says so, or a complete listing of the same place lacks it. A missing answer is not a proof. They are told
+again in each poll for as long as `known` says that the item is open: `LEFT` while last words may come, then `GONE`.
 
-**More than polling.** What a source can do beside it has a protocol of its own, and one without it is complete:
-`Reporting` writes notices. A source may come to hold a claim on what it reads, or to answer, in the same way.
+**More than polling.** Each further ability has a protocol of its own, and a source without it is complete:
+`Reporting` writes notices. Holding a claim on a place, and answering, will be of this kind.
 """
 
 from __future__ import annotations
