@@ -112,6 +112,11 @@ class Deliveries:
         """True if a keeper told how this offer ended. Raises OSError."""
         return outcome_of(stem, number) is not None
 
+    def remove_marks(self, stem: Path) -> None:
+        """Forget what the keeper wrote, once it is recorded. Raises OSError."""
+        for part in _MARKS:
+            beside(stem, part).unlink(missing_ok=True)
+
     def remove(self, stem: Path) -> None:
         """Forget a delivery whole. Raises OSError."""
         remove_all(stem)
@@ -131,13 +136,13 @@ def claim(stem: Path) -> Iterator[int]:
 
 
 def remove_old_marks(stem: Path, offer: int) -> None:
-    """Forget start mark and outcome of earlier offers, once the payload says that it is of this one.
+    """Forget start mark and outcome of earlier offers, which a crash left, once the payload is of this one.
 
     In that order: a keeper that comes late finds its own mark or another offer's payload, never neither.
     """
     if any((_mark(stem, part) or {}).get("offer") == offer for part in _MARKS):
         return
-    for part in _MARKS:  # one that says nothing was judged when its offer was
+    for part in _MARKS:
         beside(stem, part).unlink(missing_ok=True)
 
 

@@ -193,6 +193,8 @@ class Outbox:
             self._ledgers.save(after)
         for gone in ledger.poll.pending.keys() - after.poll.pending.keys():
             self._deliveries.remove(self._deliveries.stem(offer.ref, gone))
+        if offer.key in after.poll.pending:
+            self._deliveries.remove_marks(offer.stem)  # a torn one would be taken for a mark of the next offer
         self.delivered += outcome.verdict is Verdict.DELIVERED
         for note in notes:
             self._tell(note)

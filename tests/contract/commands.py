@@ -12,7 +12,6 @@ from the_loop.deliveries import beside
 from the_loop.runners.base import Offer
 
 # NB: `deliver` removes a mark that says nothing as one of an earlier offer, whatever `inspect` takes it for
-TORN_MARKS = "a start mark that says nothing is taken for one of an earlier offer"
 _KEEP = 'cat >"$0/.$$" && mv "$0/.$$" "$0/got.$$"; '
 _SAYS = {
     "yes": "exit 0",

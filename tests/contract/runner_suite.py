@@ -43,7 +43,7 @@ runner, fields, site, offer = json.loads(sys.argv[1])
 provider = RUNNERS.get(runner)
 places = {name: Path(site.pop(name)) for name in ("root", "folder")}
 built = provider.build(provider.Section(runner=runner, **fields), RunnerSite(**site, **places, tell=lambda _: None))
-asyncio.run(built.deliver(Offer(offer[0], Path(offer[1]), *offer[2:])))
+asyncio.run(built.deliver(Offer(*offer[:2], Path(offer[2]), *offer[3:])))
 """
 
 
@@ -87,7 +87,7 @@ class Bench(ABC):
         said = Entry(Kind.COMMENT, "7", "bob", "and this", "file:///x/7", "2026-01-31T12:00:00.000Z")
         event = Event(item, "spawn:1", "file:///x", "A title", "alice", body, said.created_at, thread=(said,), **more)
         payload = {"schema": 1, "offer": number, **event.to_json(attempt=1, redelivery=False)}
-        offer = Offer(event.delivery_id, self.root.delivery(event.delivery_id), number, 1)
+        offer = Offer(event.ref, event.key, self.root.delivery(event.delivery_id), number, 1)
         write_durably(beside(offer.stem, "payload.json"), to_json_line(payload))
         return offer
 
@@ -102,7 +102,7 @@ class Bench(ABC):
     def starter(self, offer: Offer) -> list[str]:
         """The command line of another process that delivers this."""
         site = {name: str(value) if isinstance(value, Path) else value for name, value in self._site().items()}
-        place = [offer.delivery_id, str(offer.stem), offer.number, offer.attempt]
+        place = [offer.ref, offer.key, str(offer.stem), offer.number, offer.attempt]
         return [sys.executable, "-c", _BUILD, json.dumps([self.runner, self.section("waits"), site, place])]
 
     def _site(self) -> dict[str, Any]:
@@ -217,11 +217,11 @@ class RunnerSuite:
 
     @in_loop
     async def test_inspect_before_anything_is_never_begun_and_leaves_no_trace(self, bench: Bench) -> None:
-        nothing = Offer("x", bench.root.delivery("x"), 1, 1)
+        nothing = Offer("x", "spawn:1", bench.root.delivery("x/spawn:1"), 1, 1)
         offer = bench.put()
         before = bench.files()
 
-        for one in (nothing, offer, Offer(offer.stem.name, offer.stem, 0, 0)):
+        for one in (nothing, offer, Offer("", offer.stem.name, offer.stem, 0, 0)):
             assert bench.build().inspect(one) == Status(Trace.NEVER_BEGUN)
             assert (await bench.build().adopt(one)).verdict is Verdict.NEVER_BEGUN
 
@@ -283,8 +283,8 @@ class RunnerSuite:
         await bench.build(says).deliver(bench.put(1))
         before = bench.arrived()
         offer = bench.put(2)
+        assert (await bench.build().adopt(offer)).verdict is Verdict.NEVER_BEGUN  # once the last one has ended
         assert bench.build().inspect(offer) == Status(Trace.NEVER_BEGUN)
-        assert (await bench.build().adopt(offer)).verdict is Verdict.NEVER_BEGUN
 
         outcome = await bench.build().deliver(offer)
 
@@ -349,7 +349,7 @@ class LastingRunnerSuite(RunnerSuite):
         delivery = await begun(lasting, offer)
         for _ in range(3):
             assert lasting.build().inspect(offer) == Status(Trace.RUNNING)
-        assert lasting.build().inspect(Offer(offer.stem.name, offer.stem, 0, 0)).trace is Trace.RUNNING
+        assert lasting.build().inspect(Offer("", offer.stem.name, offer.stem, 0, 0)).trace.is_under_way
 
         lasting.let_go()
 

@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from contract.commands import TORN_MARKS, Commands
+from contract.commands import Commands
 from contract.runner_suite import Bench, LastingRunnerSuite
 from the_loop.runners import units
 
@@ -24,7 +24,3 @@ class TestExecInGroups(LastingRunnerSuite):
                 yield bench
             finally:
                 bench.close()
-
-    @pytest.mark.xfail(reason=TORN_MARKS)
-    def test_delivery_whose_marks_a_power_cut_emptied_is_not_started_again(self, bench: Bench) -> None:
-        super().test_delivery_whose_marks_a_power_cut_emptied_is_not_started_again(bench)

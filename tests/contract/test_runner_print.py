@@ -7,10 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from contract.commands import TORN_MARKS
-from contract.runner_suite import Bench, LastingBench, LastingRunnerSuite
+from contract.runner_suite import LastingBench, LastingRunnerSuite
 from the_loop.core.model import Verdict
 from the_loop.runners.base import Offer
 
@@ -79,7 +76,3 @@ class Output(LastingBench):
 
 class TestPrint(LastingRunnerSuite):
     bench_type = Output
-
-    @pytest.mark.xfail(reason=TORN_MARKS)
-    def test_delivery_whose_marks_a_power_cut_emptied_is_not_started_again(self, bench: Bench) -> None:
-        super().test_delivery_whose_marks_a_power_cut_emptied_is_not_started_again(bench)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.commands import TORN_MARKS, Commands
+from contract.commands import Commands
 from contract.runner_suite import Bench, LastingBench, LastingRunnerSuite, begun, in_loop, until
 from the_loop.runners.base import Offer
 from the_loop.runners.units import Units
@@ -43,10 +43,6 @@ class TestExecInUnits(LastingRunnerSuite):
         lasting.let_go()
         await delivery
         await until(lambda: not lasting.units(), "the end of its unit")
-
-    @pytest.mark.xfail(reason=TORN_MARKS)
-    def test_delivery_whose_marks_a_power_cut_emptied_is_not_started_again(self, bench: Bench) -> None:
-        super().test_delivery_whose_marks_a_power_cut_emptied_is_not_started_again(bench)
 
     @GAP
     @pytest.mark.parametrize("how", ["deliver", "adopt"])

@@ -1,4 +1,4 @@
-"""The configuration: every fault in one pass, with its path, what is wrong and what would be right (contract section 5)."""
+"""The configuration: every fault in one pass: its path, what is wrong, what would be right (contract section 5)."""
 
 from __future__ import annotations
 

@@ -106,6 +106,9 @@ class MemoryDeliveries:
     def has_outcome(self, stem: Path, number: int) -> bool:
         return False
 
+    def remove_marks(self, stem: Path) -> None:
+        """The machine keeps none."""
+
     def remove(self, stem: Path) -> None:
         self.payloads.pop(stem.name, None)
 

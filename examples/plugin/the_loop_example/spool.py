@@ -70,6 +70,9 @@ class SpoolRunner:
         verdict = Verdict.NEVER_BEGUN if found.trace is Trace.NEVER_BEGUN else Verdict.UNKNOWN
         return found.outcome or Outcome(verdict)
 
+    async def close(self) -> None:
+        """Nothing is held open."""
+
     def inspect(self, offer: Offer) -> Status:
         ended = _mark(offer, "outcome")
         if ended.get("offer") == offer.number:

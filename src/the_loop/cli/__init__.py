@@ -78,7 +78,7 @@ def cli(ctx: click.Context, /, **options: object) -> None:
 
 
 def main() -> None:
-    """Run the `the-loop` command. A known error becomes one sentence on stderr and an exit code (contract section 2)."""
+    """Run the `the-loop` command. A known error becomes one sentence and an exit code (contract section 2)."""
     if "start" in sys.argv:
         # a reload or restart signal that arrives before the poller's handlers are installed must not end the process
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGUSR2))
