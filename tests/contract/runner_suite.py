@@ -24,7 +24,7 @@ import pytest
 from contract.cancelling import CancelledAt, is_cancelled
 from support.processes import command, wait_until
 from the_loop.core.model import Entry, Event, Kind, Outcome, Verdict
-from the_loop.deliveries import beside, remove_all
+from the_loop.deliveries import beside, is_locked, remove_all
 from the_loop.durable import to_json_line, write_durably
 from the_loop.plugins import RUNNERS
 from the_loop.runners.base import Offer, Runner, RunnerSite, Status, Trace
@@ -56,6 +56,7 @@ class Bench(ABC):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.root = StateRoot(folder / "root")
+        self._built: list[Runner] = []
         self.root.prepare_root()
         self.root.prepare_folders()
         self.environ = {name: value for name, value in os.environ.items() if name != "XDG_RUNTIME_DIR"}
@@ -80,7 +81,12 @@ class Bench(ABC):
         """A runner as a start builds it, by its provider's own hand."""
         provider = RUNNERS.get(self.runner)
         section = provider.Section(runner=self.runner, **self.section(says))
-        return provider.build(section, RunnerSite(**self._site(), tell=lambda _: None))
+        self._built.append(provider.build(section, RunnerSite(**self._site(), tell=lambda _: None)))
+        return self._built[-1]
+
+    async def close_runners(self) -> None:
+        while self._built:
+            await self._built.pop().close()
 
     def put(self, number: int = 1, item: str = ITEM, body: str = "please", **more: Any) -> Offer:
         """Have the payload of an offer on disk, as the outbox does; what an earlier one left stays beside it."""
@@ -124,8 +130,13 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
     @wraps(test)
     def running(*arguments: Any, **named: Any) -> None:
         async def whole() -> None:
-            async with asyncio.timeout(2 * _LIMIT_S):
-                await test(*arguments, **named)
+            try:
+                async with asyncio.timeout(2 * _LIMIT_S):
+                    await test(*arguments, **named)
+            finally:
+                for bench in named.values():
+                    if isinstance(bench, Bench):
+                        await bench.close_runners()
 
         asyncio.run(whole())
 
@@ -211,6 +222,7 @@ class RunnerSuite:
 
         assert {outcome.verdict for outcome in outcomes} == {Verdict.DELIVERED}
         assert sorted(bench.arrived()) == [offer.delivery_id for offer in offers]
+        await bench.close_runners()
         await until(lambda: open_files() <= before, "descriptors are given back")
 
     # --- nothing begun ---
@@ -404,7 +416,8 @@ class LastingRunnerSuite(RunnerSuite):
 
 
 def empty_marks(offer: Offer) -> None:
-    """What a power cut may leave of files that were not flushed yet."""
+    """What a power cut may leave of files that were not flushed yet; it ends the keeper, too."""
+    wait_until(lambda: not is_locked(offer.stem), "the keeper ends")
     for part in ("started.json", "outcome.json"):
         if beside(offer.stem, part).exists():
             beside(offer.stem, part).write_bytes(b"")
