@@ -151,9 +151,10 @@ class Life:
         self.lives.append(self)
         self.told: list[Note] = []
         self.clock = clock or Clock()
-        self.is_in_charge = True
+        self.is_in_charge = True  # False: nothing is handed over
+        self.is_displaced = False  # True: the root is another poller's, nothing is written
         self.fuse = fuse or Fuse()
-        self.ledgers = Ledgers(root, self.told.append, self.clock)
+        self.ledgers = Ledgers(root, self.told.append, self.clock, guard=lambda: not self.is_displaced)
         self.ledgers.load()
         self.rules = rules or make.rules()
         self.watched = [Watched(source, self.rules, read_cursor(root, source.name)) for source in sources]

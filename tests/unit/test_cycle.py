@@ -15,6 +15,7 @@ from support.life import (
     Life,
     idle,
     in_loop,
+    next_life,
     quick_root,
 )
 from the_loop.core.ledger import Phase
@@ -142,6 +143,28 @@ async def test_stop_inside_a_listing_changes_nothing(root: StateRoot, runner: Fa
         await looking
 
     assert {path: path.read_bytes() for path in root.path.rglob("*.json")} == files
+
+
+@in_loop
+async def test_cursor_when_the_poller_is_displaced_in_a_cycle_stays_as_it_is_on_disk(
+    root: StateRoot, runner: FakeRunner, source: FakeSource
+) -> None:
+    """The root is another poller's from then on: its cursor must not be moved past what this one cannot record."""
+    life = await begun(root, runner, source, 1)
+    before = root.cursor("fake").read_bytes()
+    source.write(REF, make.entry(1))
+    source.gate = asyncio.Event()
+    looking = asyncio.create_task(life.cycle())
+    await idle()
+
+    life.is_displaced = True
+    source.gate.set()
+    await looking
+
+    assert root.cursor("fake").read_bytes() == before
+    source.gate = None
+    await (await next_life(life, root, runner, source)).cycle()
+    assert runner.ids() == [f"{REF}/spawn:1", f"{REF}/comment:1"]
 
 
 @in_loop

@@ -73,6 +73,27 @@ class TestLine:
         assert line == f"first cycle, work failing, last good {age}: the credentials were rejected (401)"
 
 
+class TestCycles:
+    def test_last_good_cycle_when_a_later_one_is_interrupted_or_fails_then_is_the_one_before(
+        self, root: StateRoot
+    ) -> None:
+        moments = iter(range(100))
+        health = Health(root, Identity(1, 2), lambda: NOON + next(moments))
+        health.cycle_begins()
+        health.cycle_ends(items=1, delivered=0, errors=0, interrupted=False)
+        good_at = health.last_good_cycle_at
+        assert good_at is not None
+
+        health.cycle_begins()
+        health.cycle_ends(items=1, delivered=0, errors=0, interrupted=True)
+        assert health.last_good_cycle_at == good_at
+        health.cycle_ends(items=1, delivered=0, errors=1, interrupted=False)
+        assert health.last_good_cycle_at == good_at
+
+        health.cycle_ends(items=1, delivered=0, errors=0, interrupted=False)
+        assert health.last_good_cycle_at > good_at
+
+
 class TestLives:
     def test_last_good_moment_when_an_earlier_life_knew_it_then_is_known(self, root: StateRoot) -> None:
         """Elsewhere a restart made an outage of hours look like one of seconds."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import signal
@@ -84,6 +85,20 @@ def test_restore_leaves_nothing_beside_the_claim(root: Path) -> None:
 
         assert [path.name for path in root.iterdir()] == [CLAIM]
         assert stat.S_IMODE((root / CLAIM).stat().st_mode) == 0o600
+
+
+def test_restored_claim_is_locked_like_the_one_it_replaces(root: Path) -> None:
+    """`attempt` and `look` ask the claim as well: unlocked, it would make a poller pass for a foreign lock."""
+    with python(HOLDER, root) as holder:
+        holder.line()
+        (root / CLAIM).unlink()
+
+        assert holder.ask("restore_claim") == "True"
+
+        with (root / CLAIM).open("rb") as claim, pytest.raises(BlockingIOError):
+            fcntl.flock(claim, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        holder.kill()
+        assert take(root)
 
 
 def test_is_intact_when_the_path_leads_to_another_directory_is_false(root: Path) -> None:

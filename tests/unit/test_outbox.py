@@ -22,7 +22,7 @@ from support.life import (
 )
 from the_loop.core.guards import Rules
 from the_loop.core.ledger import Phase
-from the_loop.core.model import Outcome, Verdict
+from the_loop.core.model import Outcome, Presence, Verdict
 from the_loop.state import StateRoot
 
 REF = "fake:1"
@@ -157,6 +157,30 @@ async def test_new_version_tries_what_an_older_one_gave_up_once(root: StateRoot)
 
     assert runner.ids() == [SPAWN, ONE, ONE]
     assert life.ledger(REF).poll.gave_up == {"comment:1": ("1.0", "2.0")}
+
+
+# --- items that are away ----------------------------------------------------------------------------------------------
+
+
+@in_loop
+async def test_pending_event_when_its_item_goes_away_waits_until_it_is_back(root: StateRoot) -> None:
+    runner, source = FakeRunner(), FakeSource()
+    life = await live_item(root, runner, source)
+    runner.script = {ONE: [None]}
+    source.write(REF, *comments(1, 2))
+    await life.cycle()
+    source.items[REF].presence = Presence.AWAY
+    await life.cycle()
+    runner.finish(ONE)
+    await idle()
+    await life.cycle()
+
+    assert runner.ids() == [SPAWN, ONE]
+    assert list(life.ledger(REF).poll.pending) == ["comment:2"]
+
+    source.items[REF].presence = Presence.LISTED
+    await life.cycle()
+    assert runner.ids() == [SPAWN, ONE, TWO]
 
 
 # --- once -------------------------------------------------------------------------------------------------------------
