@@ -95,8 +95,8 @@ class Cycle:
         errors, owed = await self._visit_all(watched, listing)
         self._succeed(watched, listing)
         self._move_on(watched, Cursor(dict(listing.cursor), frozenset(owed), self._wait_of(watched)))
-        errors += await self._tell_give_ups(watched)
-        return errors + len(listing.faults)
+        untold = await self._tell_give_ups(watched)
+        return errors + untold + len(listing.faults)
 
     def offer_pending(self, watched: Watched) -> None:
         """What is due of this source's items is handed over; a spawn that waited for a look in vain, as it was."""

@@ -263,7 +263,8 @@ class Poller:
         if is_limited or (time.monotonic() < watched.next_look_s and not self._setup.once):
             self._errors += 1  # not read this time either
         else:
-            self._errors += await self._cycle.run(watched, self._config.polling.interval_seconds)
+            errors = await self._cycle.run(watched, self._config.polling.interval_seconds)
+            self._errors += errors  # never `+= await`: others add to it meanwhile
         self._cycle.offer_pending(watched)
 
     def _report_cycle(self) -> None:

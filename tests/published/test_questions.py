@@ -80,7 +80,8 @@ async def test_source_when_it_looks_then_asks_and_is_told_as_described(github: F
         github.unlabel(REPO, PULL, "auto")
         github.delete_issue(REPO, BARE)
         poller.known[f"{PREFIX}999"] = Known(is_open=True, is_away=False, url="")
-        told += [await poller.poll() for _ in range(3)]
+        rest = [await poller.poll() for _ in range(3)]
+        told.extend(rest)
 
     queries = [query for entry in github.log if (query := parse(entry.target))]
     sightings = [one for listing in told for one in listing.sightings]

@@ -191,7 +191,8 @@ class Life:
         """Look at every source, hand over what is due, let end what ends at once; the errors met."""
         errors = 0
         for watched in self.watched:
-            errors += await self._cycle.run(watched, 60.0)
+            met = await self._cycle.run(watched, 60.0)
+            errors += met
             self._cycle.offer_pending(watched)
         await idle()
         return errors

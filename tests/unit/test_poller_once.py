@@ -1,0 +1,98 @@
+"""A single run counts every error of the sources that it polls at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import factories as make
+from support.fakes import FakeRunner, FakeSource
+from support.life import in_loop, quick_root
+from the_loop import wiring
+from the_loop.config import Config
+from the_loop.core.model import Note
+from the_loop.poller import Poller, Setup
+from the_loop.sources.base import Known, Listing, SourceError
+from the_loop.state import StateRoot
+from the_loop.supervision.notify import Notifier
+from the_loop.watched import Watched
+
+
+class Notes:
+    """An event log in memory."""
+
+    def __init__(self) -> None:
+        self.told: list[Note] = []
+
+    def tell(self, note: Note) -> None:
+        self.told.append(note)
+
+    def check(self) -> None:
+        pass
+
+
+class Gate(FakeSource):
+    """Fails, and only then lets the others have their answers."""
+
+    def __init__(self, *others: FakeSource) -> None:
+        super().__init__("gate")
+        self.opened = asyncio.Event()
+        for other in others:
+            other.gate = self.opened
+
+    async def poll(self, cursor: Mapping[str, Any] | None, known: Mapping[str, Known]) -> Listing:
+        self.opened.set()
+        raise SourceError("no route to host")
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateRoot:
+    return quick_root(tmp_path, monkeypatch)
+
+
+async def run_once(root: StateRoot, monkeypatch: pytest.MonkeyPatch, *sources: FakeSource) -> tuple[int, Notes]:
+    """The exit code of `poll start --once` on these sources, and what it told."""
+    notes: Any = Notes()
+    monkeypatch.setattr(wiring, "watch", lambda *_: [Watched(source, make.rules()) for source in sources])
+    monkeypatch.setattr(wiring, "runner", lambda *_: FakeRunner())
+    setup = Setup(
+        root=root,
+        config=Config(),
+        load=Config,
+        environ={},
+        once=True,
+        wait_s=0.0,
+        trail=notes,
+        notifier=Notifier({}, print),
+        wakes=None,
+        path="",
+    )
+    return await Poller(setup).run(), notes
+
+
+@in_loop
+async def test_once_when_one_of_two_sources_fails_while_the_other_is_read_then_exits_1_and_counts_it(
+    root: StateRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = FakeSource("slow")
+    slow.add(1)
+
+    code, notes = await run_once(root, monkeypatch, slow, Gate(slow))
+
+    (summary,) = (note.fields for note in notes.told if note.name == "poll.cycle")
+    assert (summary["errors"], summary["items"], summary["delivered"]) == (1, 1, 1)
+    assert summary["lastGoodCycleAt"] is None
+    assert code == 1
+
+
+@in_loop
+async def test_once_when_all_sources_are_read_then_exits_0(root: StateRoot, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, notes = await run_once(root, monkeypatch, FakeSource("one"), FakeSource("two"))
+
+    (summary,) = (note.fields for note in notes.told if note.name == "poll.cycle")
+    assert (code, summary["errors"]) == (0, 0)
+    assert summary["lastGoodCycleAt"] is not None
