@@ -21,7 +21,7 @@ from statistics import median, quantiles
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from support.github_values import Kind
+from support.github.values import Kind
 from support.replay import Plan, Replay, play
 from support.replay_judge import Outcome, judge
 from support.traffic import TRAFFIC

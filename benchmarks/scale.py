@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from scale_world import Beat, Forge, Life, Plan, fill, machine
 
-from support.github_values import Rules
+from support.github.values import Rules
 from support.poller import Box
 from support.world import NOON, scene
 from the_loop.cursors import read_cursor, write_cursor

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from support.github_fake import FakeGitHub
-from support.github_values import Rules
+from support.github.fake import FakeGitHub
+from support.github.values import Rules
 from support.http_server import FakeServer
 from support.poller import Box, Started
 

@@ -2,7 +2,7 @@
 
     benchmarks/systemd.py [--rounds 10] [--deliveries 60]
 
-Needs root, as it boots a machine of its own (tests/support/box.py), and a quiet machine: the load is printed too.
+Needs root, as it boots a machine of its own (tests/support/container.py), and a quiet machine: the load is printed too.
 Prints a table: median and best of the rounds, and beside it what it is measured against.
 """  # noqa: INP001 (a script, no package)
 
@@ -22,8 +22,8 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from support.box import COMMAND, Box
-from support.box_host import obstacle
+from support.container import COMMAND, Box
+from support.container_host import obstacle
 from support.poller import wait_for
 from support.system_install import SystemInstall
 

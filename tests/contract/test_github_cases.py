@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from support import github_faults as faults
-from support.github_faults import Effect
-from support.github_stories import COMMENTS, LINGER_CYCLES, LISTING, begun, everything_of, keys, thread_of, without
-from support.github_values import Answer, Rules, View
+from support.github import faults
+from support.github.faults import Effect
+from support.github.stories import COMMENTS, LINGER_CYCLES, LISTING, begun, everything_of, keys, thread_of, without
+from support.github.values import Answer, Rules, View
 from support.world import NOON, REPO, World, in_loop, scene
 
 NOT_FOUND = faults.reply(404, {"message": "Not Found"})

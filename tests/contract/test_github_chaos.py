@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from support import github_faults as faults
-from support.github_values import Rules
+from support.github import faults
+from support.github.values import Rules
 from support.replay_cost import SWEEP
 from support.world import REPO, Crash, Fuse, carried, in_loop, scene
 

@@ -11,9 +11,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from support import github_faults as faults
-from support.github_fake import FakeGitHub
-from support.github_values import Answer
+from support.github import faults
+from support.github.fake import FakeGitHub
+from support.github.values import Answer
 from support.http_server import FakeServer, HttpServer
 from support.world import REPO, Clock, World, in_loop, scene
 from the_loop import __version__

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from support import github_faults as faults
-from support.github_stories import LINGER_CYCLES, begun
+from support.github import faults
+from support.github.stories import LINGER_CYCLES, begun
 from support.world import REPO, in_loop, scene
 from the_loop.core.model import Outcome, Verdict
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from support import github_faults as faults
-from support.github_faults import Effect
-from support.github_values import Rules
+from support.github import faults
+from support.github.faults import Effect
+from support.github.values import Rules
 from support.http_transport import FakeTransport
 from support.world import REPO, World, carried, in_loop, scene
 from the_loop.core.model import Outcome, Verdict

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.github_stories import LINGER_CYCLES, keys, thread_of
+from support.github.stories import LINGER_CYCLES, keys, thread_of
 from support.world import REPO, in_loop, scene
 from the_loop.sources.github.section import Monitor
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from support import github_faults as faults
-from support.github_stories import LINGER_CYCLES, begun, everything_of
+from support.github import faults
+from support.github.stories import LINGER_CYCLES, begun, everything_of
 from support.world import REPO, in_loop
 from the_loop.core.model import Outcome, Verdict
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from support import github_faults as faults
-from support.github_values import Answer
+from support.github import faults
+from support.github.values import Answer
 from support.world import REPO, Crash, Fuse, World, in_loop, scene
 from the_loop.core.model import Outcome, Verdict
 

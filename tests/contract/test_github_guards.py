@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from support.github_stories import COMMENTS, LINGER_CYCLES, begun, edited, thread_of
-from support.github_values import Kind
+from support.github.stories import COMMENTS, LINGER_CYCLES, begun, edited, thread_of
+from support.github.values import Kind
 from support.world import REPO, World, in_loop, scene
 from the_loop.core.model import Outcome, Verdict
 

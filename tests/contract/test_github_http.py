@@ -18,10 +18,10 @@ from typing import Final
 import httpx2
 import pytest
 
-from support import github_faults as faults
-from support.github_fake import FakeGitHub
-from support.github_stories import LINGER_CYCLES, begun, everything_of, keys
-from support.github_values import Answer
+from support.github import faults
+from support.github.fake import FakeGitHub
+from support.github.stories import LINGER_CYCLES, begun, everything_of, keys
+from support.github.values import Answer
 from support.http_server import FakeServer
 from support.world import NOON, REPO, Clock, World, in_loop, scene
 from the_loop.sources.base import SourceError

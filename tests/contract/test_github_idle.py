@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.github_faults import server_error
+from support.github.faults import server_error
 from support.world import NOON, REPO, World, in_loop, scene
 
 _watched: list[tuple[Path, list[str]]] = []

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from support import github_faults as faults
-from support.github_fake import FakeGitHub
+from support.github import faults
+from support.github.fake import FakeGitHub
 from support.http_server import FakeServer
 from support.world import Clock, in_loop
 from the_loop import wiring

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from support import github_faults as faults
-from support.github_faults import Effect
-from support.github_stories import FAILURES, LINGER_CYCLES, LISTING, begun, edited, without
+from support.github import faults
+from support.github.faults import Effect
+from support.github.stories import FAILURES, LINGER_CYCLES, LISTING, begun, edited, without
 from support.world import REPO, in_loop, scene
 
 NOT_FOUND = faults.reply(404, {"message": "Not Found"})

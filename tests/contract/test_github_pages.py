@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from support.github_faults import Effect
-from support.github_stories import FAILURES, LINGER_CYCLES, LISTING, begun, edited, keys, thread_of
-from support.github_values import Answer
+from support.github.faults import Effect
+from support.github.stories import FAILURES, LINGER_CYCLES, LISTING, begun, edited, keys, thread_of
+from support.github.values import Answer
 from support.http_transport import FakeTransport
 from support.world import NOON, REPO, in_loop, scene
 

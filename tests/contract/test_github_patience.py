@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from support import github_faults as faults
-from support.github_values import Rules
+from support.github import faults
+from support.github.values import Rules
 from support.world import REPO, World, in_loop, scene
 from the_loop.core.model import Outcome, Verdict
 from the_loop.sources.github import poll as poll_module

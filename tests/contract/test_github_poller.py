@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from support.github_fake import FakeGitHub
-from support.github_faults import bad_credentials, secondary_limit
+from support.github.fake import FakeGitHub
+from support.github.faults import bad_credentials, secondary_limit
 from support.http_server import FakeServer
 from support.poller import ME, Box, Started
 

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import pytest
 
-from support.github_faults import server_error
-from support.github_values import Rules, View
+from support.github.faults import server_error
+from support.github.values import Rules, View
 from support.replay_cost import SWEEP
 from support.world import REPO, Crash, Fuse, World, carried, in_loop, scene
 from the_loop import cycle as cycle_module

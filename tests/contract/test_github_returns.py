@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.github_stories import LINGER_CYCLES, LISTING, begun, keys, thread_of, without
+from support.github.stories import LINGER_CYCLES, LISTING, begun, keys, thread_of, without
 from support.world import REPO, in_loop, scene
 from the_loop.core.model import Outcome, Verdict
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from support import github_faults as faults
-from support.github_stories import FAILURES, LINGER_CYCLES, begun, edited, everything_of, keys, thread_of
-from support.github_values import Kind, Rules, View
+from support.github import faults
+from support.github.stories import FAILURES, LINGER_CYCLES, begun, edited, everything_of, keys, thread_of
+from support.github.values import Kind, Rules, View
 from support.world import NOON, REPO, World, in_loop, scene
 from the_loop.sources.github.section import Monitor
 

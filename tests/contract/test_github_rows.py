@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from support.github_stories import COMMENTS, LISTING, REVIEW_COMMENTS, begun, edited, everything_of, keys
-from support.github_values import Rules
+from support.github.stories import COMMENTS, LISTING, REVIEW_COMMENTS, begun, edited, everything_of, keys
+from support.github.values import Rules
 from support.world import REPO, in_loop, scene
 from the_loop.core.model import Outcome, Verdict
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from support.github_values import Rules
+from support.github.values import Rules
 from support.world import NOON, World, carried, in_loop, scene
 
 SIGHTS = 50  # of one source in one cycle

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from support.github_rows import iso
-from support.github_stories import COMMENTS, begun, edited, everything_of, keys
-from support.github_values import Rules, View
+from support.github.rows import iso
+from support.github.stories import COMMENTS, begun, edited, everything_of, keys
+from support.github.values import Rules, View
 from support.world import REPO, in_loop, scene
 
 

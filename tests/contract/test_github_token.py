@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.github_fake import FakeGitHub
+from support.github.fake import FakeGitHub
 from support.http_server import FakeServer
 from support.world import REPO, Clock, in_loop
 from the_loop.sources.base import SourceError

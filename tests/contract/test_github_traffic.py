@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import pytest
 
-from support import github_faults as faults
-from support.github_values import Answer, Kind
+from support.github import faults
+from support.github.values import Answer, Kind
 from support.replay import Plan, Replay, play
 from support.replay_judge import judge
 from support.world import in_loop

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from support import github_faults as faults
-from support.github_stories import LINGER_CYCLES, begun, everything_of, thread_of
-from support.github_values import Kind
+from support.github import faults
+from support.github.stories import LINGER_CYCLES, begun, everything_of, thread_of
+from support.github.values import Kind
 from support.world import REPO, World, in_loop, scene
 
 KINDS = [str(kind) for kind in Kind]

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from contract.source_suite import Bench, SourceSuite
-from support import github_faults as faults
-from support.github_fake import FakeGitHub
-from support.github_stories import LISTING, without
+from support.github import faults
+from support.github.fake import FakeGitHub
+from support.github.stories import LISTING, without
 from support.http_server import FakeServer
 from support.world import Clock
 

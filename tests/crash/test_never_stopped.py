@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from support.github_fake import FakeGitHub
+from support.github.fake import FakeGitHub
 from support.http_server import FakeServer
 from support.poller import ME, Box, Started
 

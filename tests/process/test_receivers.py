@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from support.github_fake import FakeGitHub
+from support.github.fake import FakeGitHub
 from support.http_server import FakeServer
 from support.poller import ME, Box, wait_for
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from support.github_fake import FakeGitHub
+from support.github.fake import FakeGitHub
 from support.http_server import FakeServer
 from support.poller import Box, Started, wait_for
 

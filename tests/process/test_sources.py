@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.github_fake import FakeGitHub
-from support.github_faults import drip, hang, reply, secondary_limit
+from support.github.fake import FakeGitHub
+from support.github.faults import drip, hang, reply, secondary_limit
 from support.http_server import FakeServer
 from support.poller import ME, Box
 

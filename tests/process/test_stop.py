@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.github_fake import FakeGitHub
-from support.github_faults import hang, secondary_limit
+from support.github.fake import FakeGitHub
+from support.github.faults import hang, secondary_limit
 from support.http_server import FakeServer
 from support.poller import Box, Started, starttime
 from support.sink import Run, overlapping

@@ -17,7 +17,7 @@ from support.http_server import HttpServer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from support.github_fake import FakeGitHub
+    from support.github.fake import FakeGitHub
 
 FETCHED = Path(__file__).resolve().parents[2] / ".contract"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from support.github_fake import FakeGitHub
-from support.github_values import Rules
+from support.github.fake import FakeGitHub
+from support.github.values import Rules
 from support.world import Clock
 
 TOKEN: Final = "secret"

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from support.github_fake import FakeGitHub
-    from support.github_values import Answer
+    from support.github.fake import FakeGitHub
+    from support.github.values import Answer
 
 _START_S: Final = 60.0
 _STOP_S: Final = 10.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from support.github_values import Answer
+from support.github.values import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -26,8 +26,8 @@ from published.example import (
     make,
 )
 from published.prism import violations
-from support import github_faults as faults
-from support.github_values import Rules
+from support.github import faults
+from support.github.values import Rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     import httpx2
 
     from published.prism import Described
-    from support.github_fake import FakeGitHub
-    from support.github_faults import Effect
-    from support.github_values import Answer
+    from support.github.fake import FakeGitHub
+    from support.github.faults import Effect
+    from support.github.values import Answer
 
 both = pytest.mark.parametrize("base", [NAMED, NUMERIC], ids=["named", "numeric"])
 COMMENT = {"body": "The loop gave up."}

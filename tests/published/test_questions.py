@@ -10,8 +10,8 @@ import pytest
 
 from published.example import BARE, DELETED, NAMED, PULL, REPO, TOKEN
 from published.prism import Inspecting, violations
-from support.github_query import parse
-from support.github_values import View
+from support.github.query import parse
+from support.github.values import View
 from support.world import in_loop
 from the_loop.core.model import Kind, Presence
 from the_loop.sources.base import Known, Listing
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from support.github_fake import FakeGitHub
+    from support.github.fake import FakeGitHub
 
 PREFIX = f"github:127.0.0.1/{REPO}#"
 ASKED = set(View) - {View.RATE_LIMIT}  # every answer tells that one

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from support.github_fake import FakeGitHub
-    from support.github_values import Answer
+    from support.github.fake import FakeGitHub
+    from support.github.values import Answer
 
     Handler = Callable[[str, str, Mapping[str, str], bytes], Answer]
 

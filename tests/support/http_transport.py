@@ -10,8 +10,8 @@ import httpx2
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from support.github_fake import FakeGitHub
-    from support.github_values import Answer
+    from support.github.fake import FakeGitHub
+    from support.github.values import Answer
 
 _HEAD_BYTES = 600  # what an answer's head comes to, for the time it drips
 

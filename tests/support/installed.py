@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 import yaml
 
 from support import sink
-from support.box import COMMAND
+from support.container import COMMAND
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Mapping, Sequence
 
-    from support.box import Box
+    from support.container import Box
 
 T = TypeVar("T")
 

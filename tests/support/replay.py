@@ -17,8 +17,8 @@ from random import Random
 from time import process_time
 from typing import TYPE_CHECKING
 
-from support.github_fake import FakeGitHub
-from support.github_values import Rules, View
+from support.github.fake import FakeGitHub
+from support.github.values import Rules, View
 from support.replay_cost import Account
 from support.traffic import Traffic, load_traffic
 from support.world import REPO, Clock, Crash, Fuse, World

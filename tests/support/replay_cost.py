@@ -8,13 +8,13 @@ from collections import defaultdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from support.github_values import Kind
+from support.github.values import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from support.github_fake import FakeGitHub
-    from support.github_values import Request
+    from support.github.fake import FakeGitHub
+    from support.github.values import Request
     from support.traffic import Traffic
 
 HOT_S = 180  # how long an item is looked at closely after news of it, or after it left

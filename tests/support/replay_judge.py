@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from support.github_values import Kind
+from support.github.values import Kind
 from support.replay import LINGER_S
 from support.replay_cost import SWEEP
 

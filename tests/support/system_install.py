@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from support.box import COMMAND
+from support.container import COMMAND
 from support.installed import SERVICE, SOCKET, Installed
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Self, TypeVar
 
-    from support.box import Box
+    from support.container import Box
 
     T = TypeVar("T")
 

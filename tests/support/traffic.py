@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from support.github_values import Kind
+from support.github.values import Kind
 
 if TYPE_CHECKING:
-    from support.github_fake import FakeGitHub
+    from support.github.fake import FakeGitHub
 
 TRAFFIC = Path(__file__).parent.parent / "data" / "github-traffic-60d.json"
 

@@ -24,7 +24,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ParamSpec
 from unittest import mock
 
-from support.github_fake import FakeGitHub
+from support.github.fake import FakeGitHub
 from support.http_transport import FakeTransport
 from the_loop import durable, wiring
 from the_loop import poller as poller_module
@@ -50,7 +50,7 @@ from the_loop.state import StateRoot
 if TYPE_CHECKING:
     import httpx2
 
-    from support.github_values import Rules as GithubRules
+    from support.github.values import Rules as GithubRules
 
 REPO = "octo/repo"
 NOON = 1_700_000_000.0

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.box import Box
-from support.box_host import obstacle
+from support.container import Box
+from support.container_host import obstacle
 from support.system_install import SystemInstall
 
 if TYPE_CHECKING:

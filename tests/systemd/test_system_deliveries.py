@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.github_fake import FakeGitHub
+from support.github.fake import FakeGitHub
 from support.http_server import FakeServer
 from support.installed import REPO, ref
 from support.system_install import CREDENTIAL, SystemInstall

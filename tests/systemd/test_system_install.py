@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.box import COMMAND
+from support.container import COMMAND
 from support.system_install import ONCE, SystemInstall
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.github_fake import FakeGitHub
-from support.github_faults import hang, reply
+from support.github.fake import FakeGitHub
+from support.github.faults import hang, reply
 from support.http_server import FakeServer
 from support.installed import REPO
 from support.system_install import SystemInstall
@@ -18,7 +18,7 @@ from the_loop.eventlog import message_id
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from support.box import Box, User
+    from support.container import Box, User
 
 ROOT = "/var/lib/the-loop"
 SPAWN = "directory:inbox/a/spawn:1"

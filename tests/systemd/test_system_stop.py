@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.box import COMMAND
+from support.container import COMMAND
 from support.system_install import ONCE, TIMER, SystemInstall
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from support.box import Box, User
+    from support.container import Box, User
 
 ROOT = "/var/lib/the-loop"
 SPAWN = "directory:inbox/a/spawn:1"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from support.box import Box
+    from support.container import Box
 
 MODULE = Path(__file__).with_name("runner_units.py")
 

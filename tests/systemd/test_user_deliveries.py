@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.box import COMMAND
+from support.container import COMMAND
 from support.installed import TOKEN, Installed
 from the_loop.runners.base import Offer
 from the_loop.runners.units import Units
 
 if TYPE_CHECKING:
-    from support.box import Box
+    from support.container import Box
 
 A_SPAWN = "directory:inbox/a/spawn:1"
 B_SPAWN = "directory:inbox/b/spawn:1"

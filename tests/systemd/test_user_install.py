@@ -11,7 +11,7 @@ import pytest
 from support.installed import SERVICE, SOCKET, Installed
 
 if TYPE_CHECKING:
-    from support.box import Box
+    from support.container import Box
 
 FILES = {SERVICE, SOCKET, "the-loop-poll-once.service", "the-loop-poll-once.timer", "theloop.slice"}
 TEMPLATES = {file.replace(".", "@.") for file in FILES if file != "theloop.slice"} | {"theloop.slice"}

@@ -8,14 +8,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from support.box import COMMAND
-from support.github_fake import FakeGitHub
-from support.github_faults import hang
+from support.container import COMMAND
+from support.github.fake import FakeGitHub
+from support.github.faults import hang
 from support.http_server import FakeServer
 from support.installed import REPO, Installed, github_source
 
 if TYPE_CHECKING:
-    from support.box import Box
+    from support.container import Box
 
 SHIPPED = Path(__file__).parents[2] / "systemd"
 CYCLE = "THE_LOOP_EVENT=poll.cycle"

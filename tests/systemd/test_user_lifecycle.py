@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.github_fake import FakeGitHub
-from support.github_faults import hang
+from support.github.fake import FakeGitHub
+from support.github.faults import hang
 from support.http_server import FakeServer
 from support.installed import REPO, Installed, github_source, ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from support.box import Box
+    from support.container import Box
 
 CUTS = ("power cut", "halt", "restart of the manager")  # these end deliveries as well
 

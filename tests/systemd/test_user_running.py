@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.box import COMMAND
-from support.github_fake import FakeGitHub
+from support.container import COMMAND
+from support.github.fake import FakeGitHub
 from support.http_server import FakeServer
 from support.installed import QUICK, REPO, TOKEN, Installed, github_source, ref
 
 if TYPE_CHECKING:
-    from support.box import Box
+    from support.container import Box
 
 HOURLY = {"intervalSeconds": 3600}
 A_SPAWN = "directory:inbox/a/spawn:1"

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
-from support.box import COMMAND
+from support.container import COMMAND
 from support.installed import Installed
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
 
-    from support.box import Box
+    from support.container import Box
 
 pytestmark = pytest.mark.timeout(300)  # all stops are made for the first test that asks
 

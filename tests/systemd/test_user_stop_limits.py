@@ -9,7 +9,7 @@ import pytest
 from support.installed import Installed
 
 if TYPE_CHECKING:
-    from support.box import Box
+    from support.container import Box
 
 
 def test_poll_stop_when_made_inside_the_unit_then_it_refuses_and_names_the_command(box: Box) -> None:

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from support import github_faults as faults
-from support.github_fake import FakeGitHub
-from support.github_values import Kind, Rules, View
+from support.github import faults
+from support.github.fake import FakeGitHub
+from support.github.values import Kind, Rules, View
 from support.http_server import FakeServer
 from support.http_transport import FakeTransport
 from support.traffic import load_traffic
 
 if TYPE_CHECKING:
-    from support.github_values import Answer
+    from support.github.values import Answer
 
 REPO = "octo/repo"
 BASE = "/repos/octo/repo"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from support.github_repo import node_id
-from support.github_values import Kind, Row
-from support.github_world import World, changes
+from support.github.repo import node_id
+from support.github.values import Kind, Row
+from support.github.world import World, changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from support.github_values import Issue, Rules
+    from support.github.values import Issue, Rules
 
 _NODE_PREFIX = {Kind.COMMENT: "IC", Kind.REVIEW: "PRR", Kind.REVIEW_COMMENT: "PRRC"}
 _FIRST_ID = 1001  # of each kind, so that the streams share numbers

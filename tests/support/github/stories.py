@@ -9,10 +9,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from support import github_faults as faults
-from support.github_faults import Effect
-from support.github_rows import encode
-from support.github_values import Answer, Rules
+from support.github import faults
+from support.github.faults import Effect
+from support.github.rows import encode
+from support.github.values import Answer, Rules
 from support.world import World, carried, scene, short
 
 LISTING: Final = r"/issues\?labels"

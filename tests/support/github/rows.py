@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 from zlib import crc32
 
-from support.github_repo import node_id
-from support.github_values import Kind
+from support.github.repo import node_id
+from support.github.values import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from support.github_repo import Repo
-    from support.github_values import Issue, Row
+    from support.github.repo import Repo
+    from support.github.values import Issue, Row
 
 Json = dict[str, object]
 

@@ -7,17 +7,17 @@ from email.utils import formatdate
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlencode, urlsplit
 
-from support.github_conversation import Conversation
-from support.github_limits import RateWindow, RateWindows
-from support.github_query import Query, parse
-from support.github_rows import Names, encode
-from support.github_values import Answer, Kind, Rules, View
-from support.github_views import Page, Viewer, failure, moved, not_found
+from support.github.conversation import Conversation
+from support.github.limits import RateWindow, RateWindows
+from support.github.query import Query, parse
+from support.github.rows import Names, encode
+from support.github.values import Answer, Kind, Rules, View
+from support.github.views import Page, Viewer, failure, moved, not_found
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from support.github_repo import Repo
+    from support.github.repo import Repo
 
 _KEPT_ADDRESSES = 500  # each may hold a body of some 200 kB
 _JSON = "application/json; charset=utf-8"

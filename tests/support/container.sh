@@ -1,7 +1,7 @@
 #!/bin/bash
-# From fresh namespaces to a running systemd: the inside of support/box.py, which is its only caller.
+# From fresh namespaces to a running systemd: the inside of support/container.py, which is its only caller.
 #
-#   box.sh FOLDER NEEDED...
+#   container.sh FOLDER NEEDED...
 #
 # FOLDER/upper keeps what the box writes, FOLDER/work is the file system's own, FOLDER/root becomes the box's `/`.
 # Each NEEDED is a folder of this machine that has to be seen under its name, wherever it lies.

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from support.github_rows import encode
-from support.github_values import Answer
+from support.github.rows import encode
+from support.github.values import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

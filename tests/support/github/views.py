@@ -8,16 +8,16 @@ from hashlib import sha256
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from support.github_query import BadQuery, Query
-from support.github_rows import Names, encode, issue_json, repo_json, row_json
-from support.github_values import Kind, View
+from support.github.query import BadQuery, Query
+from support.github.rows import Names, encode, issue_json, repo_json, row_json
+from support.github.values import Kind, View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from support.github_repo import Repo
-    from support.github_timeline import Timeline
-    from support.github_values import Issue, Row
+    from support.github.repo import Repo
+    from support.github.timeline import Timeline
+    from support.github.values import Issue, Row
 
 T = TypeVar("T", "Issue", "Row")
 

@@ -7,8 +7,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from support.github_timeline import Moments, Timeline
-from support.github_values import Issue, Kind, Row, View
+from support.github.timeline import Moments, Timeline
+from support.github.values import Issue, Kind, Row, View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

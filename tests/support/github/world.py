@@ -12,8 +12,8 @@ from itertools import count
 from threading import RLock
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
-from support.github_repo import Repo, node_id
-from support.github_values import Issue, Rules
+from support.github.repo import Repo, node_id
+from support.github.values import Issue, Rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -28,13 +28,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from support.box_host import needed_folders, new_cgroup, remove_cgroup
+from support.container_host import needed_folders, new_cgroup, remove_cgroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 COMMAND: Final = Path(sys.executable).with_name("the-loop")
-_BOOT_SCRIPT: Final = Path(__file__).with_name("box.sh")
+_BOOT_SCRIPT: Final = Path(__file__).with_name("container.sh")
 _REPOSITORY: Final = Path(__file__).parents[2]
 _PATH: Final = f"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{COMMAND.parent}"
 _BOOT_LIMIT_S: Final = 60.0

@@ -18,14 +18,14 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from support.github_api import Api
-from support.github_faults import Fault
-from support.github_values import Answer, Request, Rules
+from support.github.api import Api
+from support.github.faults import Fault
+from support.github.values import Answer, Request, Rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from support.github_faults import Effect
+    from support.github.faults import Effect
 
 
 class FakeGitHub(Api):

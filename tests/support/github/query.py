@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import parse_qsl, unquote, urlencode
 
-from support.github_values import View
+from support.github.values import View
 
 _REPO = re.compile(r"/(?:repos/(?P<name>[^/]+/[^/]+)|repositories/(?P<id>\d+))(?:/(?P<rest>.*))?")
 _RESTS = (

@@ -9,18 +9,18 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from support.box import COMMAND
+from support.container import COMMAND
 from support.poller import wait_for
 
 if TYPE_CHECKING:
-    from support.box import Box
+    from support.container import Box
 
 TESTS = Path(__file__).parents[1]
 BOOT = """
 import sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from support.box import Box
+from support.container import Box
 box = Box(Path(sys.argv[2]))
 box.up()
 print(box._leader, box._cgroup, flush=True)
