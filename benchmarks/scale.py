@@ -30,9 +30,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from scale_world import Beat, Forge, Life, Plan, fill, machine
 
+from support.clock import NOON
 from support.github.values import Rules
 from support.poller import Box
-from support.world import NOON, scene
+from support.world import scene
 from the_loop.cursors import read_cursor, write_cursor
 from the_loop.state import StateRoot
 

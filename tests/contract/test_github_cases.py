@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from support.clock import NOON
 from support.github import faults
 from support.github.faults import Effect
 from support.github.stories import COMMENTS, LINGER_CYCLES, LISTING, begun, everything_of, keys, thread_of, without
 from support.github.values import Answer, Rules, View
-from support.world import NOON, REPO, World, in_loop, scene
+from support.world import REPO, World, in_loop, scene
 
 NOT_FOUND = faults.reply(404, {"message": "Not Found"})
 SEVERAL_DOCUMENTS = {

@@ -7,10 +7,11 @@ from random import Random
 
 import pytest
 
+from support.fuse import Crash, Fuse
 from support.github import faults
 from support.github.values import Rules
 from support.replay_cost import SWEEP
-from support.world import REPO, Crash, Fuse, carried, in_loop, scene
+from support.world import REPO, carried, in_loop, scene
 
 HOUR = 3600
 

@@ -11,11 +11,12 @@ from typing import Any
 import httpx2
 import pytest
 
+from support.clock import Clock
 from support.github import faults
 from support.github.fake import FakeGitHub
 from support.github.values import Answer
 from support.http_server import FakeServer, HttpServer
-from support.world import REPO, Clock, World, in_loop, scene
+from support.world import REPO, World, in_loop, scene
 from the_loop import __version__
 from the_loop.sources.base import Limited, SourceError
 from the_loop.sources.github import client as client_module

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from support.fuse import Crash, Fuse
 from support.github import faults
 from support.github.values import Answer
-from support.world import REPO, Crash, Fuse, World, in_loop, scene
+from support.world import REPO, World, in_loop, scene
 from the_loop.core.model import Outcome, Verdict
 
 POST = r"^POST "

@@ -18,12 +18,13 @@ from typing import Final
 import httpx2
 import pytest
 
+from support.clock import NOON, Clock
 from support.github import faults
 from support.github.fake import FakeGitHub
 from support.github.stories import LINGER_CYCLES, begun, everything_of, keys
 from support.github.values import Answer
 from support.http_server import FakeServer
-from support.world import NOON, REPO, Clock, World, in_loop, scene
+from support.world import REPO, World, in_loop, scene
 from the_loop.sources.base import SourceError
 from the_loop.sources.github import client as client_module
 from the_loop.sources.github.client import Client

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from support.clock import NOON
 from support.github.faults import server_error
-from support.world import NOON, REPO, World, in_loop, scene
+from support.world import REPO, World, in_loop, scene
 
 _watched: list[tuple[Path, list[str]]] = []
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from support.clock import Clock
 from support.github import faults
 from support.github.fake import FakeGitHub
 from support.http_server import FakeServer
-from support.world import Clock, in_loop
+from support.world import in_loop
 from the_loop import wiring
 from the_loop.config import Config, Polling, Routing
 from the_loop.cursors import Cursor, Wait, write_cursor

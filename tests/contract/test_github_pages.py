@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from support.clock import NOON
 from support.github.faults import Effect
 from support.github.stories import FAILURES, LINGER_CYCLES, LISTING, begun, edited, keys, thread_of
 from support.github.values import Answer
 from support.http_transport import FakeTransport
-from support.world import NOON, REPO, in_loop, scene
+from support.world import REPO, in_loop, scene
 
 Handle = Callable[[str, str, Mapping[str, str], bytes], Answer]
 

@@ -18,10 +18,11 @@ from typing import Any, Final
 
 import pytest
 
+from support.fuse import Crash, Fuse
 from support.github.faults import server_error
 from support.github.values import Rules, View
 from support.replay_cost import SWEEP
-from support.world import REPO, Crash, Fuse, World, carried, in_loop, scene
+from support.world import REPO, World, carried, in_loop, scene
 from the_loop import cycle as cycle_module
 from the_loop import durable
 

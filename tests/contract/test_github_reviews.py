@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from support.clock import NOON
 from support.github import faults
 from support.github.stories import FAILURES, LINGER_CYCLES, begun, edited, everything_of, keys, thread_of
 from support.github.values import Kind, Rules, View
-from support.world import NOON, REPO, World, in_loop, scene
+from support.world import REPO, World, in_loop, scene
 from the_loop.sources.github.section import Monitor
 
 SWEEP = 30  # looks

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from support.clock import NOON
 from support.github.values import Rules
-from support.world import NOON, World, carried, in_loop, scene
+from support.world import World, carried, in_loop, scene
 
 SIGHTS = 50  # of one source in one cycle
 SWEEP = 30  # looks in which each pull request is asked for its reviews once

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from support.clock import Clock
 from support.github.fake import FakeGitHub
 from support.http_server import FakeServer
-from support.world import REPO, Clock, in_loop
+from support.world import REPO, in_loop
 from the_loop.sources.base import SourceError
 from the_loop.sources.github.client import Client
 from the_loop.sources.github.provider import github_token

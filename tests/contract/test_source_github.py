@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from contract.source_suite import Bench, SourceSuite
+from support.clock import Clock
 from support.github import faults
 from support.github.fake import FakeGitHub
 from support.github.stories import LISTING, without
 from support.http_server import FakeServer
-from support.world import Clock
 
 REPOS = ("octo/one", "octo/two")
 DAMAGES = {

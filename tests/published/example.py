@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from support.clock import Clock
 from support.github.fake import FakeGitHub
 from support.github.values import Rules
-from support.world import Clock
 
 TOKEN: Final = "secret"
 REPO: Final = "octo/repo"

@@ -10,8 +10,9 @@ import httpx2
 import pytest
 
 from published.recordings import Recording
+from support.clock import NOON
 from support.http_server import HttpServer
-from support.world import NOON, in_loop
+from support.world import in_loop
 from the_loop.sources.base import SourceError
 from the_loop.sources.github.client import Client
 from the_loop.sources.github.repositories import Repositories

@@ -17,7 +17,6 @@ URL: Final = "https://github.example/octo/repo/issues/15"
 PERSON: Final = "alice"
 STRANGER: Final = "mallory"
 MARKER: Final = "<!-- the-loop -->"
-NOON: Final = 1_700_000_000.0
 _EPOCH: Final = datetime(2024, 5, 1, 10, tzinfo=UTC)
 
 

@@ -9,7 +9,7 @@ import pwd
 from pathlib import Path
 from typing import Any
 
-from support import factories as make
+from support.clock import NOON
 from the_loop.core.model import Entry, Note, Presence
 from the_loop.sources.base import Known, Listing, Thread
 from the_loop.sources.directory import DirectorySource
@@ -23,7 +23,7 @@ class Inbox:
 
     def __init__(self, path: Path, *, settle_s: float = 0.0, authorized: frozenset[str] = frozenset({ME})) -> None:
         self.path = path
-        self.now = make.NOON
+        self.now = NOON
         self.cursor: Any = None
         self.known: dict[str, Known] = {}
         self.source = DirectorySource("inbox", path, settle_s=settle_s, authorized=authorized, now=lambda: self.now)

@@ -12,19 +12,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, ClassVar, Final, ParamSpec
-from unittest import mock
 
 import pytest
 
 from support import factories as make
+from support.clock import Clock
 from support.fakes import FakeRunner, FakeSource
-from the_loop import durable
+from support.fuse import Fuse
 from the_loop.core.guards import Rules
 from the_loop.core.ledger import Ledger
 from the_loop.core.model import Note, Outcome
@@ -45,70 +44,6 @@ _TURNS: Final = 60  # of the event loop: more than any chain of hand-overs in a 
 
 
 @dataclass
-class Clock:
-    """Epoch seconds that pass when a test says so; `monotonic_s` is not moved when the clock is set."""
-
-    now: float = make.NOON
-    monotonic_s: float = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def pass_by(self, seconds: float) -> None:
-        self.now += seconds
-        self.monotonic_s += seconds
-
-
-class Crash(BaseException):
-    """The process ended here."""
-
-
-@dataclass
-class Fuse:
-    """Blows before the `at`-th step (0: never), and then before every further one."""
-
-    at: int = 0
-    steps: int = 0
-    log: list[str] = field(default_factory=list)
-
-    @property
-    def is_blown(self) -> bool:
-        return 0 < self.at <= self.steps
-
-    def blow(self) -> None:
-        """The end, right now."""
-        self.at, self.steps = 1, max(self.steps, 1)
-
-    def step(self, what: str) -> None:
-        if self.is_blown:
-            raise Crash
-        self.steps += 1
-        if self.is_blown:
-            raise Crash
-        self.log.append(what)
-
-    @contextmanager
-    def in_files(self) -> Iterator[None]:
-        """Every write and removal of the core is a step."""
-        write, unlink = durable.replace_file, Path.unlink
-
-        def guarded_write(path: Path, content: bytes, *, sync: bool) -> None:
-            self.step(f"write {path.name}")
-            write(path, content, sync=sync)
-
-        def guarded_unlink(path: Path, missing_ok: bool = False) -> None:
-            if path.exists():
-                self.step(f"remove {path.name}")
-            unlink(path, missing_ok)
-
-        with (
-            mock.patch.object(durable, "replace_file", guarded_write),
-            mock.patch.object(Path, "unlink", guarded_unlink),
-        ):
-            yield
-
-
-@dataclass
 class _Present:
     """The runner as one life has it: dead with it, and a step of its fuse."""
 
@@ -118,7 +53,7 @@ class _Present:
     async def deliver(self, offer: Offer) -> Outcome:
         if self.fuse.is_blown:
             await asyncio.get_running_loop().create_future()
-        self.fuse.step(f"hand over {offer.delivery_id}")
+        self.fuse.step("hand-over", f"hand over {offer.delivery_id}")
         return await self.runner.deliver(offer)
 
     async def adopt(self, offer: Offer) -> Outcome:
@@ -179,7 +114,7 @@ class Life:
             self.dispatcher,
             tell=self.told.append,
             now=self.clock,
-            monotonic=lambda: self.clock.monotonic_s,
+            monotonic=self.clock.monotonic,
         )
 
     async def begin(self) -> None:
@@ -218,7 +153,7 @@ class Life:
 
     async def die(self) -> None:
         """SIGKILL: nothing is put back, and whatever still runs here does nothing more."""
-        self.fuse.blow()
+        self.fuse.is_blown = True
         self.is_in_charge = False
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:

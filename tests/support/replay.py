@@ -17,11 +17,13 @@ from random import Random
 from time import process_time
 from typing import TYPE_CHECKING
 
+from support.clock import Clock
+from support.fuse import Crash, Fuse
 from support.github.fake import FakeGitHub
 from support.github.values import Rules, View
 from support.replay_cost import Account
 from support.traffic import Traffic, load_traffic
-from support.world import REPO, Clock, Crash, Fuse, World
+from support.world import REPO, World
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

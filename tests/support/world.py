@@ -24,10 +24,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ParamSpec
 from unittest import mock
 
+from support.clock import Clock
+from support.fuse import Crash, Fuse
 from support.github.fake import FakeGitHub
 from support.http_transport import FakeTransport
-from the_loop import durable, wiring
 from the_loop import poller as poller_module
+from the_loop import wiring
 from the_loop.config import Config, Polling, Routing
 from the_loop.core.model import Note, Outcome, Verdict
 from the_loop.cursors import read_cursor
@@ -53,7 +55,6 @@ if TYPE_CHECKING:
     from support.github.values import Rules as GithubRules
 
 REPO = "octo/repo"
-NOON = 1_700_000_000.0
 P = ParamSpec("P")
 
 
@@ -65,69 +66,6 @@ def in_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
         asyncio.run(test(*args, **kwargs))
 
     return running
-
-
-@dataclass
-class Clock:
-    """The machine's two clocks, moved by tests alone: `now` in epoch seconds, which may be set, and `uptime_s`."""
-
-    now: float = NOON
-    uptime_s: float = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def monotonic(self) -> float:
-        return self.uptime_s
-
-    def run(self, seconds: float) -> None:
-        """Time passes."""
-        self.now += seconds
-        self.uptime_s += seconds
-
-
-class Crash(BaseException):
-    """What SIGKILL is to the code that it hits; no handler of ours takes it for an error."""
-
-
-@dataclass
-class Fuse:
-    """Counts requests, file changes and hand-overs, and blows *before* the one with the number `at`.
-
-    What has blown lets nothing through any more. `error`: what the blow looks like; a `CancelledError` is a stop.
-    """
-
-    at: int | None = None
-    error: type[BaseException] = Crash
-    kinds: frozenset[str] = frozenset({"request", "change", "hand-over"})
-    steps: list[str] = field(default_factory=list)
-    is_blown: bool = False
-
-    def step(self, kind: str) -> None:
-        if self.is_blown:
-            raise Crash
-        if kind in self.kinds:
-            self.steps.append(kind)
-            if len(self.steps) == self.at:
-                self.is_blown = self.error is Crash
-                raise self.error
-
-    @contextmanager
-    def watching_files(self) -> Iterator[None]:
-        """Every file that the poller replaces or removes is a step."""
-        replace_file, unlink = durable.replace_file, Path.unlink
-
-        def replacing(path: Path, content: bytes, *, sync: bool) -> None:
-            self.step("change")
-            replace_file(path, content, sync=sync)
-
-        def unlinking(path: Path, missing_ok: bool = False) -> None:
-            if path.exists() or path.is_symlink():
-                self.step("change")
-            unlink(path, missing_ok=missing_ok)
-
-        with mock.patch.object(durable, "replace_file", replacing), mock.patch.object(Path, "unlink", unlinking):
-            yield
 
 
 class Sink:

@@ -10,8 +10,8 @@ import pytest
 
 from support import factories as make
 from support.fakes import REFUSED, FakeRunner, FakeSource, comments
+from support.fuse import Fuse
 from support.life import (
-    Fuse,
     Life,
     idle,
     in_loop,
@@ -66,7 +66,7 @@ async def test_position_comes_after_all_items_of_the_look(
     root: StateRoot, runner: FakeRunner, source: FakeSource
 ) -> None:
     fuse = Fuse()
-    with fuse.in_files():
+    with fuse.watching_files():
         life = await begun(root, runner, source, 1, 2, 3, fuse=fuse)
         life.dispatcher.limit = 0
         fuse.log.clear()
@@ -178,11 +178,11 @@ async def test_idle_look_reads_no_thread_and_writes_nothing(
     await life.cycle()
     source.threads.clear()
 
-    with fuse.in_files():
-        before = fuse.steps
+    with fuse.watching_files():
+        before = len(fuse.steps)
         assert await life.cycle() == 0
 
-    assert (fuse.steps - before, source.threads) == (0, [])
+    assert (len(fuse.steps) - before, source.threads) == (0, [])
 
 
 @in_loop

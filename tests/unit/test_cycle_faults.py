@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from support import factories as make
+from support.clock import NOON, Clock
 from support.fakes import REFUSED, FakeRunner, FakeSource
 from support.life import (
-    Clock,
     Life,
     in_loop,
     quick_root,
@@ -70,7 +70,7 @@ async def test_look_that_fails_changes_nothing_and_is_told_once(
 
     assert [fields["reason"] for fields in life.notes("source.failed")] == ["no route to host"]
     assert {path: path.read_bytes() for path in root.path.rglob("*.json")} == files
-    assert life.watched[0].state(life.clock.monotonic_s) == "failing"
+    assert life.watched[0].state(life.clock.uptime_s) == "failing"
 
     source.write(REF, make.entry(1))
     assert await life.cycle() == 0
@@ -88,7 +88,7 @@ async def test_failing_source_backs_off_to_ten_minutes_at_most(
     waits = []
     for _ in range(30):
         await life.cycle()
-        waits.append(life.watched[0].next_look_s - life.clock.monotonic_s)
+        waits.append(life.watched[0].next_look_s - life.clock.uptime_s)
 
     assert waits == sorted(waits)
     assert waits[0] <= 60
@@ -169,19 +169,19 @@ async def test_limit_in_a_look_is_waited_for_also_after_a_restart(
     assert await life.cycle() == 1
 
     watched = life.watched[0]
-    assert watched.state(life.clock.monotonic_s) == "waiting"
-    assert watched.wait_left_s(life.clock.monotonic_s) == 3600
+    assert watched.state(life.clock.uptime_s) == "waiting"
+    assert watched.wait_left_s(life.clock.uptime_s) == 3600
     assert life.notes("source.waiting")[0]["reason"] == "rate limit"
     assert watched.failures == 0
     stored = read_cursor(root, "fake").wait
-    assert stored == Wait(make.NOON + 3600, 3600, "rate limit")
+    assert stored == Wait(NOON + 3600, 3600, "rate limit")
     assert read_cursor(root, "fake").value is not None
 
-    life.clock.pass_by(3601)
-    assert watched.state(life.clock.monotonic_s) == "failing"
+    life.clock.run(3601)
+    assert watched.state(life.clock.uptime_s) == "failing"
     source.write(REF, make.entry(1))
     assert await life.cycle() == 0
-    assert (watched.error, watched.state(life.clock.monotonic_s)) == ("", "ok")
+    assert (watched.error, watched.state(life.clock.uptime_s)) == ("", "ok")
     assert read_cursor(root, "fake").wait is None
     assert runner.ids() == [f"{REF}/spawn:1", f"{REF}/comment:1"]
 
@@ -197,18 +197,18 @@ async def test_limit_is_not_made_longer_by_a_clock_that_was_set(
     watched = life.watched[0]
 
     life.clock.now += jump
-    assert 0 < watched.wait_left_s(life.clock.monotonic_s) <= 90
-    life.clock.pass_by(91)
-    assert watched.wait_left_s(life.clock.monotonic_s) == 0
+    assert 0 < watched.wait_left_s(life.clock.uptime_s) <= 90
+    life.clock.run(91)
+    assert watched.wait_left_s(life.clock.uptime_s) == 0
     await life.cycle()
     assert read_cursor(root, "fake").wait is None
 
 
 @pytest.mark.parametrize(("now", "left"), [(0, 90), (-1e9, 90), (30, 60), (90, 0), (1e9, 0)])
 def test_stored_wait_is_never_longer_than_it_was_when_it_was_set(now: float, left: float) -> None:
-    wait = Wait(make.NOON + 90, 90, "rate limit")
+    wait = Wait(NOON + 90, 90, "rate limit")
 
-    assert wait.remaining_s(make.NOON + now) == left
+    assert wait.remaining_s(NOON + now) == left
 
 
 @in_loop
@@ -228,9 +228,9 @@ async def test_limit_while_threads_are_read_asks_for_no_more_of_them_and_owes_th
     assert source.threads == ["fake:2", "fake:3"]
     assert sorted(runner.ids()) == [f"{REF}/comment:1", f"{REF}/spawn:1", "fake:2/spawn:1"]
     assert owed(root) == {"fake:3", "fake:4"}
-    assert read_cursor(root, "fake").wait == Wait(make.NOON + 60, 60, "secondary limit")
+    assert read_cursor(root, "fake").wait == Wait(NOON + 60, 60, "secondary limit")
 
-    life.clock.pass_by(61)
+    life.clock.run(61)
     await life.cycle()
     assert sorted(runner.ids())[-2:] == ["fake:3/spawn:1", "fake:4/spawn:1"]
     assert (owed(root), life.watched[0].error) == (set(), "")
@@ -247,7 +247,7 @@ async def test_limit_of_one_part_is_waited_for_and_the_other_parts_are_served(
     await life.cycle()
 
     assert runner.ids() == [f"{REF}/spawn:1", f"{REF}/comment:1"]
-    assert life.watched[0].wait_left_s(life.clock.monotonic_s) == 120
+    assert life.watched[0].wait_left_s(life.clock.uptime_s) == 120
 
 
 @in_loop
@@ -257,7 +257,7 @@ async def test_clock_that_jumps_over_the_whole_story_delivers_each_once(
     clock = Clock()
     life = await begun(root, runner, source, 1, clock=clock)
     runner.script = {f"{REF}/comment:{number}": [REFUSED] for number in (1, 2, 3)}
-    for number, now in enumerate((make.NOON - 14 * 86_400, make.NOON + 365 * 86_400, make.NOON), 1):
+    for number, now in enumerate((NOON - 14 * 86_400, NOON + 365 * 86_400, NOON), 1):
         clock.now = now
         source.write(REF, make.entry(number))
         for _ in range(4):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from support import factories as make
+from support.clock import NOON
 from the_loop.core.decide import Decision, decide, wants_thread
 from the_loop.core.ledger import Ledger, Phase, Standing
 from the_loop.core.model import Entry, Event, Kind, Presence
@@ -103,7 +104,7 @@ def test_lost_spawn_that_may_have_begun_is_offered_again_marked() -> None:
 
 @pytest.mark.parametrize("state", [Standing.REFUSED, Standing.LATER])
 def test_refused_spawn_is_rebuilt_when_it_is_due_and_only_then(state: Standing) -> None:
-    ledger = starting(state, attempt=2, offer=2, pause=60.0, retry_at=make.NOON)
+    ledger = starting(state, attempt=2, offer=2, pause=60.0, retry_at=NOON)
     thread = (make.entry(1), make.entry(2))
 
     assert not wants_thread(ledger, make.view(due=False), make.rules(), owed=False)
@@ -117,7 +118,7 @@ def test_refused_spawn_is_rebuilt_when_it_is_due_and_only_then(state: Standing) 
     assert (spawn.state, spawn.attempt, spawn.offer) == (Standing.QUEUED, 2, 3)
 
 
-GIVEN_UP = {"attempt": 4, "offer": 4, "pause": 900.0, "retry_at": make.NOON}
+GIVEN_UP = {"attempt": 4, "offer": 4, "pause": 900.0, "retry_at": NOON}
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from support import factories as make
+from support.clock import NOON
 from the_loop.core.decide import View, decide, wants_thread
 from the_loop.core.guards import read_text
 from the_loop.core.ledger import Ledger, Phase, Standing, decode, encode, move
@@ -121,7 +122,7 @@ class Conversation(RuleBasedStateMachine):
         self.item = make.item()
         self.rules = make.rules()
         self.policy = make.policy(max_retries=2)
-        self.now = make.NOON
+        self.now = NOON
         self.thread: list[Entry] = []
         self.deleted: set[str] = set()
         self.is_open = self.has_label = True

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support import factories as make
+from support.clock import NOON
 from support.inbox import LAST_YEAR, ME, NEXT_CENTURY, Inbox, ids, refs, rows, told
 from the_loop.core.model import Presence
 from the_loop.sources.base import Thread
@@ -134,12 +134,12 @@ def test_new_file_is_one_row_once_over_ten_looks(inbox: Inbox) -> None:
 
 
 def test_newness_is_a_name_and_no_time(inbox: Inbox) -> None:
-    inbox.write("one/item.md", at=make.NOON)
+    inbox.write("one/item.md", at=NOON)
     inbox.poll()
     inbox.write("one/old.txt", at=LAST_YEAR)
     inbox.write("one/future.txt", at=NEXT_CENTURY)
-    inbox.write("one/same-1.txt", at=make.NOON + 5)
-    inbox.write("one/same-2.txt", at=make.NOON + 5)
+    inbox.write("one/same-1.txt", at=NOON + 5)
+    inbox.write("one/same-2.txt", at=NOON + 5)
 
     found = rows(inbox.poll())
 

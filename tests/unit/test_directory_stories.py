@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from support import factories as make
+from support.clock import NOON
 from support.fakes import DELIVERED, FakeRunner
 from support.inbox import LAST_YEAR, ME, NEXT_CENTURY, Inbox, remove
 from support.life import (
@@ -30,7 +31,7 @@ async def test_odd_inbox_over_ten_looks_and_restarts_delivers_each_once(tmp_path
     runner, root = FakeRunner(), new_root(tmp_path / "state")
     inbox = Inbox(tmp_path / "inbox")
     inbox.path.mkdir()
-    inbox.write("one/item.md", "the body", at=make.NOON)
+    inbox.write("one/item.md", "the body", at=NOON)
 
     async def poll(count: int) -> None:
         for _ in range(count):
@@ -42,8 +43,8 @@ async def test_odd_inbox_over_ten_looks_and_restarts_delivers_each_once(tmp_path
     await poll(2)
     inbox.write("one/old", "last year's", at=LAST_YEAR)
     inbox.write("one/future", "next century's", at=NEXT_CENTURY)
-    inbox.write("one/same-1", "of one second", at=make.NOON)
-    inbox.write("one/same-2", "of one second, too", at=make.NOON)
+    inbox.write("one/same-1", "of one second", at=NOON)
+    inbox.write("one/same-2", "of one second, too", at=NOON)
     inbox.write(b"one/line\nbreak", "odd")
     for odd in (".dot", "backup~"):
         inbox.write(f"one/{odd}", "no")

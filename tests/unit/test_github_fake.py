@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
 
+from support.clock import NOON, Clock
 from support.github import faults
 from support.github.fake import FakeGitHub
 from support.github.values import Kind, Rules, View
@@ -22,15 +22,6 @@ if TYPE_CHECKING:
 
 REPO = "octo/repo"
 BASE = "/repos/octo/repo"
-NOON = 1_700_000_000.0
-
-
-@dataclass
-class Clock:
-    now: float = NOON
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

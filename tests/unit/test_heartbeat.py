@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from support.clock import NOON
 from support.shelf import ledger
 from the_loop.cli import cli
 from the_loop.core.guards import Rules
@@ -21,8 +22,6 @@ from the_loop.ledgers import Ledgers
 from the_loop.processes import Identity
 from the_loop.state import StateRoot
 from the_loop.watched import Watched
-
-NOON = 1_700_000_000.0
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from support import factories as make
+from support.clock import Clock
 from support.fakes import FakeSource
-from support.life import Clock, in_loop, quick_root
+from support.life import in_loop, quick_root
 from the_loop.core.ledger import Notice, Phase, Standing
 from the_loop.core.model import Note
 from the_loop.ledgers import Ledgers
@@ -61,10 +62,10 @@ def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
 
 @in_loop
 async def test_notice_that_was_cut_off_is_looked_for_when_it_must_show(case: Case) -> None:
-    case.clock.pass_by(LOOK_AFTER_S - 1)
+    case.clock.run(LOOK_AFTER_S - 1)
     assert (await case.send(), case.source.looks) == ([], 0)
 
-    case.clock.pass_by(1)
+    case.clock.run(1)
     assert await case.send() == ["poll.give_up_told"]
     assert (case.source.looks, len(case.source.written)) == (1, 1)
 

@@ -9,8 +9,8 @@ import pytest
 
 from support import factories as make
 from support.fakes import REFUSED, UNKNOWN, FakeRunner, FakeSource, comments
+from support.fuse import Fuse
 from support.life import (
-    Fuse,
     Life,
     files_of,
     idle,
@@ -54,7 +54,7 @@ async def test_payloads_are_on_disk_before_the_ledger_and_the_ledger_before_the_
     source.add(1, *comments(1))
     life = Life(root, FakeRunner(), source, fuse=fuse)
 
-    with fuse.in_files():
+    with fuse.watching_files():
         await life.begin()
         await life.cycle()
         source.write(REF, *comments(2, 3))
@@ -78,7 +78,7 @@ async def test_files_of_a_delivery_are_removed_after_its_outcome_is_in_the_ledge
     source.add(1)
     life = Life(root, runner, source, fuse=fuse)
 
-    with fuse.in_files():
+    with fuse.watching_files():
         await life.begin()
         await life.cycle()
 

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from support import factories as make
+from support.clock import Clock
 from support.fakes import LATER, REFUSED, FakeRunner, FakeSource, comments
+from support.fuse import Crash, Fuse
 from support.life import (
-    Clock,
-    Crash,
-    Fuse,
     Life,
     files_of,
     in_loop,
@@ -36,7 +35,7 @@ async def story(root: StateRoot, runner: FakeRunner, source: FakeSource, fuse: F
     """A life with first sight, comments, a stranger, refusals and an end; cut off where the fuse says so."""
     life = Life(root, runner, source, fuse=fuse, clock=clock)
     try:
-        with fuse.in_files():
+        with fuse.watching_files():
             try:
                 await life.begin()
                 for _ in range(8):
@@ -109,7 +108,7 @@ def count_steps(tmp_path: Path, chapter: int) -> int:
         fuses = [Fuse(), Fuse(), Fuse()]
         await chapters(new_root(tmp_path), fuses)
         Life.lives.clear()
-        return fuses[chapter].steps
+        return len(fuses[chapter].steps)
 
     return asyncio.run(run())
 

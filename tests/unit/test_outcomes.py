@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support import factories as make
+from support.clock import NOON
 from the_loop.core.ledger import Ledger, Pending, Phase, Spawn, Standing
 from the_loop.core.model import Kind, Note, Outcome, Verdict
 from the_loop.core.outcomes import Policy, conclude, is_due
 
-NOW = make.NOON
+NOW = NOON
 UNCOUNTED = (Verdict.LATER, Verdict.UNKNOWN, Verdict.UNSTARTABLE, Verdict.NEVER_BEGUN)
 
 
