@@ -129,14 +129,6 @@ class Ctl:
         return f'{kill}printf "{text}" >"$folder/state.new"; mv "$folder/state.new" "$folder/state"'
 
 
-def scratch_root(folder: Path) -> StateRoot:
-    """An empty state root."""
-    path = folder / "root"
-    path.mkdir(mode=0o700)
-    (path / "local").mkdir()
-    return StateRoot(path)
-
-
 def record(root: StateRoot, name: str = SYSTEM.name, invocation: str = "f" * 32) -> None:
     """Write down which unit of the system ran the last poller."""
     value = {"schema": 1, "name": name, "scope": "system", "uid": 0, "invocationId": invocation}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import resource
 import stat
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,14 +15,6 @@ from the_loop.cursors import Cursor, Wait, read_cursor, write_cursor
 from the_loop.state import StateRoot
 
 FULL = Cursor({"cursor": "2026", "etags": {"a": "b"}}, frozenset({"github:o/r#1", "github:o/r#2"}), Wait(90, 60, "x"))
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> StateRoot:
-    root = StateRoot(tmp_path / "root")
-    root.prepare_root()
-    root.prepare_folders()
-    return root
 
 
 @pytest.mark.parametrize("cursor", [FULL, Cursor(), Cursor({}), Cursor(None, frozenset({"a:b"}), None)])

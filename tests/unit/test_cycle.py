@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from support.life import (
     idle,
     in_loop,
     next_life,
-    quick_root,
 )
 from the_loop.core.ledger import Phase
 from the_loop.core.model import Note, Presence
@@ -26,21 +24,6 @@ from the_loop.sources.base import Listing
 from the_loop.state import StateRoot
 
 REF = "fake:1"
-
-
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateRoot:
-    return quick_root(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def runner() -> FakeRunner:
-    return FakeRunner()
-
-
-@pytest.fixture
-def source() -> FakeSource:
-    return FakeSource()
 
 
 async def begun(root: StateRoot, runner: FakeRunner, source: FakeSource, *numbers: int, **options: Any) -> Life:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from support.fakes import REFUSED, FakeRunner, FakeSource
 from support.life import (
     Life,
     in_loop,
-    quick_root,
 )
 from the_loop.core.guards import Rules
 from the_loop.core.ledger import Phase
@@ -23,21 +21,6 @@ from the_loop.state import StateRoot
 from the_loop.watched import Watched
 
 REF = "fake:1"
-
-
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateRoot:
-    return quick_root(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def runner() -> FakeRunner:
-    return FakeRunner()
-
-
-@pytest.fixture
-def source() -> FakeSource:
-    return FakeSource()
 
 
 async def begun(root: StateRoot, runner: FakeRunner, source: FakeSource, *numbers: int, **options: Any) -> Life:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,28 +13,12 @@ from support.fakes import FakeRunner, FakeSource
 from support.life import (
     Life,
     in_loop,
-    quick_root,
 )
 from the_loop.cursors import read_cursor
 from the_loop.sources.base import SourceError, Thread
 from the_loop.state import StateRoot
 
 REF = "fake:1"
-
-
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateRoot:
-    return quick_root(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def runner() -> FakeRunner:
-    return FakeRunner()
-
-
-@pytest.fixture
-def source() -> FakeSource:
-    return FakeSource()
 
 
 async def begun(root: StateRoot, runner: FakeRunner, source: FakeSource, *numbers: int, **options: Any) -> Life:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,15 +13,9 @@ from support.life import (
     Life,
     idle,
     in_loop,
-    quick_root,
 )
 from the_loop.core.ledger import Phase
 from the_loop.state import StateRoot
-
-
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateRoot:
-    return quick_root(tmp_path, monkeypatch)
 
 
 def spawn(number: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,15 +15,9 @@ from support.life import (
     idle,
     in_loop,
     no_space,
-    quick_root,
 )
 from the_loop.core.ledger import Standing
 from the_loop.state import StateRoot
-
-
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateRoot:
-    return quick_root(tmp_path, monkeypatch)
 
 
 def spawn(number: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,14 +21,6 @@ from the_loop.ledgers import Ledgers
 from the_loop.processes import Identity
 from the_loop.state import StateRoot
 from the_loop.watched import Watched
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> StateRoot:
-    root = StateRoot(tmp_path / "root")
-    root.prepare_root()
-    root.prepare_folders()
-    return root
 
 
 def health_of(root: StateRoot) -> Health:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from support import factories as make
 from support.clock import Clock
 from support.fakes import FakeSource
-from support.life import in_loop, quick_root
+from support.life import in_loop
 from the_loop.core.ledger import Notice, Phase, Standing
 from the_loop.core.model import Note
 from the_loop.ledgers import Ledgers
@@ -56,8 +54,8 @@ class Case:
 
 
 @pytest.fixture
-def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
-    return Case(quick_root(tmp_path, monkeypatch))
+def case(root: StateRoot) -> Case:
+    return Case(root)
 
 
 @in_loop

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from support.life import (
     live_item,
     next_life,
     no_space,
-    quick_root,
 )
 from the_loop.core.guards import Rules
 from the_loop.core.ledger import Phase
@@ -27,11 +25,6 @@ from the_loop.state import StateRoot
 
 REF = "fake:1"
 SPAWN, ONE, TWO, THREE = (f"{REF}/{key}" for key in ("spawn:1", "comment:1", "comment:2", "comment:3"))
-
-
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateRoot:
-    return quick_root(tmp_path, monkeypatch)
 
 
 async def left_behind(root: StateRoot, runner: FakeRunner, source: FakeSource, **options: Any) -> Life:

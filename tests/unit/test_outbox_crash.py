@@ -17,18 +17,12 @@ from support.life import (
     files_of,
     in_loop,
     new_root,
-    quick_root,
 )
 from the_loop.core.model import Presence
 from the_loop.state import StateRoot
 
 REF = "fake:1"
 ONE = f"{REF}/comment:1"
-
-
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateRoot:
-    return quick_root(tmp_path, monkeypatch)
 
 
 async def story(root: StateRoot, runner: FakeRunner, source: FakeSource, fuse: Fuse, clock: Clock) -> None:

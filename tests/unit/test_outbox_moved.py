@@ -15,7 +15,6 @@ from support.life import (
     live_item,
     new_root,
     next_life,
-    quick_root,
 )
 from the_loop import deliveries
 from the_loop.core.ledger import Phase, Standing, move, rearm
@@ -24,11 +23,6 @@ from the_loop.state import StateRoot
 
 REF = "fake:1"
 SPAWN, ONE, TWO = (f"{REF}/{key}" for key in ("spawn:1", "comment:1", "comment:2"))
-
-
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateRoot:
-    return quick_root(tmp_path, monkeypatch)
 
 
 def arrived(runner: FakeRunner) -> dict[str, list[str]]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support import factories as make
 from support.fakes import FakeRunner, FakeSource
-from support.life import in_loop, quick_root
+from support.life import in_loop
 from the_loop import wiring
 from the_loop.config import Config
 from the_loop.core.model import Note
@@ -47,11 +46,6 @@ class Gate(FakeSource):
     async def poll(self, cursor: Mapping[str, Any] | None, known: Mapping[str, Known]) -> Listing:
         self.opened.set()
         raise SourceError("no route to host")
-
-
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateRoot:
-    return quick_root(tmp_path, monkeypatch)
 
 
 async def run_once(root: StateRoot, monkeypatch: pytest.MonkeyPatch, *sources: FakeSource) -> tuple[int, Notes]:

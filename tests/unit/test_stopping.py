@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from support.locks import CLAIM
-from support.systemctl import CANCELED, HANGS, MINE, NO_BUS, REFUSED, SYSTEM, Ctl, holding, record, scratch_root
+from support.systemctl import CANCELED, HANGS, MINE, NO_BUS, REFUSED, SYSTEM, Ctl, holding, record
 from the_loop.supervision.stopping import Code, Result, restart, stop
 from the_loop.supervision.unit import Unit, systemctl
 
@@ -28,11 +28,6 @@ ME: Final = os.geteuid()
 @pytest.fixture
 def ctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ctl:
     return Ctl(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> StateRoot:
-    return scratch_root(tmp_path)
 
 
 def timed(act: Callable[[], Result], limit_s: float) -> Result:

@@ -11,7 +11,7 @@ import pytest
 
 from support.locks import CLAIM
 from support.processes import python, wait_until
-from support.systemctl import CANCELED, MINE, NO_BUS, REFUSED, SYSTEM, Ctl, holding, record, scratch_root
+from support.systemctl import CANCELED, MINE, NO_BUS, REFUSED, SYSTEM, Ctl, holding, record
 from the_loop.state import StateRoot
 from the_loop.subprocesses import run_blocking
 from the_loop.supervision.stopping import Code, Result, restart, stop
@@ -28,11 +28,6 @@ ME: Final = os.geteuid()
 @pytest.fixture
 def ctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ctl:
     return Ctl(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> StateRoot:
-    return scratch_root(tmp_path)
 
 
 def timed(act: Callable[[], Result], limit_s: float) -> Result:
