@@ -14,7 +14,7 @@ from support.github import faults
 from support.github.faults import Effect
 from support.github.stories import COMMENTS, LINGER_CYCLES, LISTING, begun, everything_of, keys, thread_of, without
 from support.github.values import Answer, Rules, View
-from support.world import REPO, World, in_loop, scene
+from support.world import REPO, World, in_real_loop, scene
 
 NOT_FOUND = faults.reply(404, {"message": "Not Found"})
 SEVERAL_DOCUMENTS = {
@@ -31,7 +31,7 @@ def entries_of(world: World, number: int) -> list[str]:
 class TestWholeLists:
     @pytest.mark.parametrize("page", [1, 2, 3])
     @pytest.mark.parametrize("is_first_sight", [True, False], ids=["thread", "list of all"])
-    @in_loop
+    @in_real_loop
     async def test_comments_when_one_of_their_pages_fails_once_then_none_is_lost_or_doubled(
         self, tmp_path: Path, is_first_sight: bool, page: int
     ) -> None:
@@ -51,7 +51,7 @@ class TestWholeLists:
         assert world.cursor()["owed"] == []
 
     @pytest.mark.parametrize("asked_again", [1, 2])
-    @in_loop
+    @in_real_loop
     async def test_comments_when_the_second_question_for_a_page_fails_then_none_is_lost_or_doubled(
         self, tmp_path: Path, asked_again: int
     ) -> None:
@@ -65,7 +65,7 @@ class TestWholeLists:
 
     @pytest.mark.parametrize("style", SEVERAL_DOCUMENTS)
     @pytest.mark.parametrize("pattern", [LISTING, COMMENTS, r"/issues/2/comments"])
-    @in_loop
+    @in_real_loop
     async def test_answer_when_it_is_several_documents_then_is_no_answer(
         self, tmp_path: Path, pattern: str, style: str
     ) -> None:
@@ -86,7 +86,7 @@ class TestWholeLists:
         assert entries_of(world, number) == ["comment:1001"]
         assert (world.ids(other), thread_of(world, other)) == (["spawn:1"], ["comment:1002"])
 
-    @in_loop
+    @in_real_loop
     async def test_thread_when_it_has_five_thousand_comments_then_each_comes_once_whatever_happens(
         self, tmp_path: Path
     ) -> None:
@@ -109,7 +109,7 @@ class TestWholeLists:
 
 
 class TestSilence:
-    @in_loop
+    @in_real_loop
     async def test_limits_when_they_follow_each_other_then_each_moment_is_waited_for_over_restarts_too(
         self, tmp_path: Path
     ) -> None:
@@ -131,7 +131,7 @@ class TestSilence:
         assert moments[2] + 60 <= moments[3] <= moments[2] + 66
         assert world.ids(number) == ["spawn:1", "comment:1001"]
 
-    @in_loop
+    @in_real_loop
     async def test_token_when_revoked_for_twenty_rounds_then_everybody_can_see_since_when(self, tmp_path: Path) -> None:
         """Elsewhere polling had failed for hours while everything looked fine."""
         world, number = await begun(tmp_path)
@@ -151,7 +151,7 @@ class TestSilence:
         assert world.watched.last_good_at == world.clock.now - 60
         assert world.ids(number) == ["spawn:1", "comment:1001"]
 
-    @in_loop
+    @in_real_loop
     async def test_token_when_its_file_is_gone_for_a_while_then_nothing_is_asked_and_nothing_changes(
         self, tmp_path: Path
     ) -> None:
@@ -175,7 +175,7 @@ class TestSilence:
 
 class TestRepositories:
     @pytest.mark.parametrize("restarts", [False, True])
-    @in_loop
+    @in_real_loop
     async def test_repository_when_it_is_gone_odd_and_limited_in_turn_then_the_others_are_served_each_round(
         self, tmp_path: Path, restarts: bool
     ) -> None:
@@ -204,7 +204,7 @@ class TestRepositories:
         assert [len(world.ids(1, repo)) for repo in repos] == [len(effects) + 1] * 3
         assert world.state == "ok"
 
-    @in_loop
+    @in_real_loop
     async def test_work_then_never_depends_on_the_search_index(self, tmp_path: Path) -> None:
         """Elsewhere the index lagged by minutes: new labels went unseen, and what was just there was missing."""
         world, number = await begun(tmp_path)
@@ -217,7 +217,7 @@ class TestRepositories:
         assert world.ids(pull) == ["spawn:1", "comment:1001"]
         assert {entry.target.split("/")[1] for entry in world.github.log} == {"repos"}
 
-    @in_loop
+    @in_real_loop
     async def test_listing_when_two_looks_behind_both_ways_then_starts_and_ends_nothing_wrongly(
         self, tmp_path: Path
     ) -> None:
@@ -239,7 +239,7 @@ class TestRepositories:
 
 
 class TestRestarts:
-    @in_loop
+    @in_real_loop
     async def test_items_when_all_is_delivered_then_no_restart_of_any_kind_delivers_again(self, tmp_path: Path) -> None:
         """Elsewhere everything open, and even what was closed, was scheduled again after a restart."""
         world = scene(tmp_path)
@@ -263,7 +263,7 @@ class TestRestarts:
 
         assert world.ids() == before
 
-    @in_loop
+    @in_real_loop
     async def test_history_when_first_seen_then_comes_as_one_spawn_and_no_flood(self, tmp_path: Path) -> None:
         """Elsewhere, with no state, the bot poured the whole history into the channel."""
         world = scene(tmp_path)

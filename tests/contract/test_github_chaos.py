@@ -11,7 +11,7 @@ from support.fuse import Crash, Fuse
 from support.github import faults
 from support.github.values import Rules
 from support.replay_cost import SWEEP
-from support.world import REPO, carried, in_loop, scene
+from support.world import REPO, carried, in_real_loop, scene
 
 HOUR = 3600
 
@@ -113,7 +113,7 @@ def _is_of_session(name: str) -> bool:
 class TestChaos:
     @pytest.mark.crash
     @pytest.mark.parametrize("seed", range(24))
-    @in_loop
+    @in_real_loop
     async def test_whatever_happens_then_all_arrives_and_nothing_twice(self, tmp_path: Path, seed: int) -> None:
         chaos = Chaos(tmp_path, seed)
         for _ in range(60):

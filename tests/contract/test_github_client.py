@@ -16,7 +16,7 @@ from support.github import faults
 from support.github.fake import FakeGitHub
 from support.github.values import Answer
 from support.http_server import FakeServer, HttpServer
-from support.world import REPO, World, in_loop, scene
+from support.world import REPO, World, in_real_loop, scene
 from the_loop import __version__
 from the_loop.sources.base import Limited, SourceError
 from the_loop.sources.github import client as client_module
@@ -48,7 +48,7 @@ async def fault_of(client: Client, path: str = PATH) -> SourceError:
 
 
 class TestAsking:
-    @in_loop
+    @in_real_loop
     async def test_get_then_says_who_asks_and_for_what(self) -> None:
         github = FakeGitHub(Clock())
         github.add_repo(REPO)
@@ -67,7 +67,7 @@ class TestAsking:
         assert (first.status, first.value, first.date) == (200, [], 1_700_000_000.0)
         assert (second.status, second.is_unchanged) == (304, True)
 
-    @in_loop
+    @in_real_loop
     async def test_get_when_there_is_no_token_then_sends_none(self, github: FakeGitHub) -> None:
         with FakeServer(github) as server:
             client = client_of(server.url, token=None)
@@ -76,7 +76,7 @@ class TestAsking:
 
         assert "authorization" not in github.log[0].headers
 
-    @in_loop
+    @in_real_loop
     async def test_get_when_nobody_listens_then_source_error(self, github: FakeGitHub) -> None:
         with FakeServer(github) as server:
             url = server.url
@@ -85,7 +85,7 @@ class TestAsking:
         assert "ConnectError" in str(await fault_of(client))
         await client.close()
 
-    @in_loop
+    @in_real_loop
     async def test_get_when_the_server_was_restarted_then_works_again(self, github: FakeGitHub) -> None:
         with FakeServer(github) as server:
             client = client_of(server.url)
@@ -98,7 +98,7 @@ class TestAsking:
 
 
 class TestSurroundings:
-    @in_loop
+    @in_real_loop
     async def test_get_when_the_environment_names_a_proxy_then_goes_through_it(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -122,7 +122,7 @@ class TestSurroundings:
         assert "ConnectError" in str(fault)
 
     @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "nonsense:port", "ftp://127.0.0.1", "http://[::1"])
-    @in_loop
+    @in_real_loop
     async def test_get_when_the_proxy_cannot_be_used_then_is_an_error_of_the_source(
         self, monkeypatch: pytest.MonkeyPatch, proxy: str
     ) -> None:
@@ -133,7 +133,7 @@ class TestSurroundings:
         assert "proxy" in str(await fault_of(client))
         await client.close()
 
-    @in_loop
+    @in_real_loop
     async def test_get_when_another_version_of_the_api_is_configured_then_asks_for_that(
         self, github: FakeGitHub
     ) -> None:
@@ -144,7 +144,7 @@ class TestSurroundings:
 
         assert github.log[0].headers["x-github-api-version"] == "2026-03-10"
 
-    @in_loop
+    @in_real_loop
     async def test_get_when_the_token_is_another_then_its_validator_is_not_sent(self, github: FakeGitHub) -> None:
         """What one token was shown says nothing of what another one would be."""
         tokens = iter(["first", "second", "first"])
@@ -158,7 +158,7 @@ class TestSurroundings:
         assert [other.status, again.status] == [200, 304]
         assert "if-none-match" not in github.log[1].headers
 
-    @in_loop
+    @in_real_loop
     async def test_get_when_several_ask_at_once_then_they_take_turns(self, github: FakeGitHub) -> None:
         busy, most = [0], [0]
         genuine = github.handle
@@ -184,7 +184,7 @@ class TestLimits:
     @pytest.mark.parametrize(
         "effect", [faults.hang(), faults.drip(0.02), faults.drip(5.0)], ids=["hang", "drip", "5 s"]
     )
-    @in_loop
+    @in_real_loop
     async def test_get_when_the_peer_takes_for_ever_then_ends_within_the_limit(
         self, github: FakeGitHub, monkeypatch: pytest.MonkeyPatch, effect: faults.Effect
     ) -> None:
@@ -203,7 +203,7 @@ class TestLimits:
         assert 0.3 < took_s < 5
         assert again.status == 200
 
-    @in_loop
+    @in_real_loop
     async def test_get_when_cancelled_then_ends_at_once(self, github: FakeGitHub) -> None:
         github.fail(".", faults.hang())
         asked, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -220,7 +220,7 @@ class TestLimits:
 
         assert time.monotonic() - began < 1
 
-    @in_loop
+    @in_real_loop
     async def test_source_when_the_peer_hangs_then_its_cycle_ends_and_nothing_changes(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -240,7 +240,7 @@ class TestLimits:
 
         assert [got["kind"] for got in world.received] == ["spawn", "close"]
 
-    @in_loop
+    @in_real_loop
     async def test_get_when_the_answer_is_huge_then_is_refused_unread(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(client_module, "BODY_LIMIT", 1 << 20)
         bodies = [b'"' + b"x" * ((1 << 20) - 2) + b'"', b'"' + b"x" * (1 << 20) + b'"']
@@ -271,7 +271,7 @@ class TestLimits:
             ({}, 60),
         ],
     )
-    @in_loop
+    @in_real_loop
     async def test_limit_then_waits_as_its_headers_say(
         self, github: FakeGitHub, headers: dict[str, str], wait_s: float
     ) -> None:
@@ -298,7 +298,7 @@ class TestLimits:
             (300, b"", "status 300"),
         ],
     )
-    @in_loop
+    @in_real_loop
     async def test_status_when_it_is_no_answer_then_is_said(
         self, github: FakeGitHub, status: int, body: object, text: str
     ) -> None:
@@ -313,7 +313,7 @@ class TestLimits:
 
 
 class TestRedirects:
-    @in_loop
+    @in_real_loop
     async def test_redirect_when_within_the_origin_then_is_followed_with_the_token(self, github: FakeGitHub) -> None:
         github.rename_repo(REPO, "octo/new")
         with FakeServer(github) as server:
@@ -341,7 +341,7 @@ class TestRedirects:
             "",
         ],
     )
-    @in_loop
+    @in_real_loop
     async def test_redirect_when_to_another_origin_then_nobody_gets_the_token(
         self, github: FakeGitHub, location: str
     ) -> None:
@@ -365,7 +365,7 @@ class TestRedirects:
         assert "redirect" in str(fault)
         assert visits == []
 
-    @in_loop
+    @in_real_loop
     async def test_redirect_when_it_goes_in_a_circle_then_is_given_up(self, github: FakeGitHub) -> None:
         github.fail(".", faults.redirect("/repos/octo/repo"), times=None)
         with FakeServer(github) as server:
@@ -378,7 +378,7 @@ class TestRedirects:
 
 
 class TestEnterprise:
-    @in_loop
+    @in_real_loop
     async def test_items_of_another_host_then_are_named_by_it_and_found_again_after_a_rename(
         self, tmp_path: Path
     ) -> None:
@@ -417,7 +417,7 @@ class TestToken:
         ],
     )
     @pytest.mark.parametrize("by", ["file", "credential"])
-    @in_loop
+    @in_real_loop
     async def test_token_when_it_cannot_be_read_then_nothing_is_asked_and_it_is_said(
         self, tmp_path: Path, write: Callable[[Path], object], text: str, by: str
     ) -> None:
@@ -433,7 +433,7 @@ class TestToken:
         assert text in world.watched.error
         assert str(token) in world.watched.error
 
-    @in_loop
+    @in_real_loop
     async def test_token_when_rotated_then_the_next_look_uses_it_and_nothing_comes_again(self, tmp_path: Path) -> None:
         token = tmp_path / "token"
         token.write_text("first\n")
@@ -454,7 +454,7 @@ class TestToken:
         sent = {entry.headers["authorization"] for entry in world.github.log}
         assert sent == {"Bearer first", "Bearer second"}
 
-    @in_loop
+    @in_real_loop
     async def test_token_then_is_in_no_file_and_no_event(self, tmp_path: Path) -> None:
         world = scene(tmp_path, environ={"GITHUB_TOKEN": "hush-hush"})
         world.add_issue()

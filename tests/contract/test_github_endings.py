@@ -9,7 +9,7 @@ import pytest
 
 from support.github import faults
 from support.github.stories import LINGER_CYCLES, begun
-from support.world import REPO, in_loop, scene
+from support.world import REPO, in_real_loop, scene
 from the_loop.core.model import Outcome, Verdict
 
 NOT_FOUND = faults.reply(404, {"message": "Not Found"})
@@ -27,7 +27,7 @@ class TestClosed:
         ],
     )
     @pytest.mark.parametrize("restarts", [False, True])
-    @in_loop
+    @in_real_loop
     async def test_item_when_closed_then_close_comes_last(
         self, tmp_path: Path, is_pull: bool, how: dict[str, Any], reason: str, restarts: bool
     ) -> None:
@@ -45,7 +45,7 @@ class TestClosed:
         assert world.received[-1].get("stateReason") == how.get("reason")
         assert world.ledger(number)["poll"]["phase"] == "ended"
 
-    @in_loop
+    @in_real_loop
     async def test_item_when_closed_while_nobody_looked_then_its_last_words_still_come(self, tmp_path: Path) -> None:
         """A stop is no more than a longer interval: when it left is when we see it left."""
         world, number = await begun(tmp_path, pull_request=True)
@@ -59,7 +59,7 @@ class TestClosed:
 
         assert world.ids() == ["1/spawn:1", "1/comment:1001", "1/review:1001", "1/close:1"]
 
-    @in_loop
+    @in_real_loop
     async def test_close_when_something_accepted_is_not_through_yet_then_waits_behind_it(self, tmp_path: Path) -> None:
         world, number = await begun(tmp_path)
         later = [Outcome(Verdict.LATER)] * 4
@@ -70,7 +70,7 @@ class TestClosed:
 
         assert world.ids(number) == ["spawn:1", *["comment:1001"] * 6, "close:1"]
 
-    @in_loop
+    @in_real_loop
     async def test_item_when_paused_and_closed_then_what_waits_comes_and_then_its_close(self, tmp_path: Path) -> None:
         world, number = await begun(tmp_path)
         world.github.comment(REPO, number, body="the-loop pause")
@@ -84,7 +84,7 @@ class TestClosed:
         assert world.ids() == ["1/spawn:1", "1/comment:1002", "1/close:1"]
 
     @pytest.mark.parametrize("then", ["unlabel", "close", "touch"])
-    @in_loop
+    @in_real_loop
     async def test_item_when_changed_again_within_the_linger_then_ends_once(self, tmp_path: Path, then: str) -> None:
         world, number = await begun(tmp_path)
         world.github.close(REPO, number)
@@ -102,7 +102,7 @@ class TestClosed:
         assert world.ids() == ["1/spawn:1", "1/close:1"]
         assert world.received[-1]["reason"] == "closed"
 
-    @in_loop
+    @in_real_loop
     async def test_comment_when_written_within_the_linger_then_arrives_before_the_close(self, tmp_path: Path) -> None:
         world, number = await begun(tmp_path, pull_request=True)
         world.github.close(REPO, number)
@@ -117,7 +117,7 @@ class TestClosed:
 
         assert world.ids() == ["1/spawn:1", "1/comment:1001", "1/review_comment:1001", "1/close:1"]
 
-    @in_loop
+    @in_real_loop
     async def test_item_when_closed_without_any_linger_then_close_comes_at_once_behind_the_last_comment(
         self, tmp_path: Path
     ) -> None:
@@ -130,7 +130,7 @@ class TestClosed:
 
         assert world.ids() == ["1/spawn:1", "1/comment:1001", "1/close:1"]
 
-    @in_loop
+    @in_real_loop
     async def test_item_when_closed_before_it_started_then_gets_nothing(self, tmp_path: Path) -> None:
         world = scene(tmp_path)
         number = world.add_issue(author="stranger")
@@ -144,7 +144,7 @@ class TestClosed:
 
 class TestTransferred:
     @pytest.mark.parametrize("can_be_read", [True, False])
-    @in_loop
+    @in_real_loop
     async def test_item_when_transferred_then_closes(self, tmp_path: Path, can_be_read: bool) -> None:
         world = scene(tmp_path)
         world.github.add_repo("octo/other")
@@ -162,7 +162,7 @@ class TestTransferred:
         assert world.told("item.failed") == []
 
     @pytest.mark.parametrize("can_be_read", [True, False])
-    @in_loop
+    @in_real_loop
     async def test_item_when_transferred_after_it_was_closed_then_closes(
         self, tmp_path: Path, can_be_read: bool
     ) -> None:
@@ -180,7 +180,7 @@ class TestTransferred:
 
         assert world.ids() == ["1/spawn:1", "1/close:1"]
 
-    @in_loop
+    @in_real_loop
     async def test_item_when_transferred_to_a_repository_that_is_watched_too_then_starts_there_with_its_thread(
         self, tmp_path: Path
     ) -> None:
@@ -201,7 +201,7 @@ class TestTransferred:
         (spawn,) = [got for got in world.received if got["deliveryId"] == f"github:octo/other#{new}/spawn:1"]
         assert [entry["id"] for entry in spawn["thread"]] == ["1001", "1002"]
 
-    @in_loop
+    @in_real_loop
     async def test_number_when_it_is_another_items_now_then_nothing_of_that_reaches_the_old_session(
         self, tmp_path: Path
     ) -> None:

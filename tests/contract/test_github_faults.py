@@ -12,7 +12,7 @@ from support.github import faults
 from support.github.faults import Effect
 from support.github.values import Rules
 from support.http_transport import FakeTransport
-from support.world import REPO, World, carried, in_loop, scene
+from support.world import REPO, World, carried, in_real_loop, scene
 from the_loop.core.model import Outcome, Verdict
 
 HOUR = 3600
@@ -60,7 +60,7 @@ async def run_until(world: World, moment: float) -> None:
 
 class TestFailing:
     @pytest.mark.parametrize("effect", [faults.server_error(500), faults.server_error(503), faults.bad_credentials()])
-    @in_loop
+    @in_real_loop
     async def test_source_when_failing_for_an_hour_then_is_asked_ever_less_and_nothing_ends(
         self, tmp_path: Path, effect: Effect
     ) -> None:
@@ -85,7 +85,7 @@ class TestFailing:
         assert world.ids() == ["1/spawn:1", "2/spawn:1", "2/comment:1001", "1/close:1"]
         assert (world.state, len(world.told("source.recovered"))) == ("ok", 1)
 
-    @in_loop
+    @in_real_loop
     async def test_source_when_restarted_within_its_backoff_then_is_asked_at_once(self, tmp_path: Path) -> None:
         world = await started(tmp_path)
         world.github.fail(".", faults.server_error(), times=4)
@@ -96,7 +96,7 @@ class TestFailing:
 
         assert world.github.requests == before + 3
 
-    @in_loop
+    @in_real_loop
     async def test_network_when_away_for_ten_minutes_from_the_start_then_everything_comes_after_it(
         self, tmp_path: Path
     ) -> None:
@@ -114,7 +114,7 @@ class TestFailing:
 
     @pytest.mark.parametrize("effect", UNREADABLE.values(), ids=UNREADABLE)
     @pytest.mark.parametrize("pattern", [r"\?labels", r"issues/comments\?sort", r"pulls/comments", r"/issues/1$", "."])
-    @in_loop
+    @in_real_loop
     async def test_answer_when_unreadable_then_is_no_answer(self, tmp_path: Path, pattern: str, effect: Effect) -> None:
         world = await started(tmp_path)
         fault = world.github.fail(pattern, effect, times=None)
@@ -130,7 +130,7 @@ class TestFailing:
             ["1/spawn:1", "2/spawn:1", "2/comment:1001", "2/review_comment:1001", "1/close:1"]
         )
 
-    @in_loop
+    @in_real_loop
     async def test_thread_when_it_cannot_be_read_then_only_its_item_waits(self, tmp_path: Path) -> None:
         world = await started(tmp_path)
         bad, good = world.add_issue(), world.add_issue()
@@ -147,7 +147,7 @@ class TestFailing:
         assert [entry["id"] for entry in world.received[-1]["thread"]] == ["1002"]
 
     @pytest.mark.parametrize("effect", ["502", "limit", "html", "hang", "404"])
-    @in_loop
+    @in_real_loop
     async def test_request_when_any_one_fails_then_all_arrives_once_and_in_order(
         self, tmp_path: Path, effect: str
     ) -> None:
@@ -213,7 +213,7 @@ class TestLimits:
     )
     @pytest.mark.parametrize("pattern", [r"\?labels", r"issues/comments\?sort", r"/issues/1$", r"/issues/3/comments"])
     @pytest.mark.parametrize("restarts", [False, True])
-    @in_loop
+    @in_real_loop
     async def test_limit_then_silence_until_the_moment_it_named(
         self, tmp_path: Path, pattern: str, effect: Callable[[float], Effect], wait_s: float, restarts: bool
     ) -> None:
@@ -240,7 +240,7 @@ class TestLimits:
         assert world.told("poll.comment_failed") == []
 
     @pytest.mark.parametrize("effect", LIMITS.values(), ids=LIMITS)
-    @in_loop
+    @in_real_loop
     async def test_limit_when_it_names_no_moment_then_pauses_grow(self, tmp_path: Path, effect: Effect) -> None:
         world = await started(tmp_path, interval_s=5)
         began = world.clock.now
@@ -255,7 +255,7 @@ class TestLimits:
         await run_until(world, began + 120)
         assert gaps(asked_at(world, began))[0] == 60, "a good answer ends the growing"
 
-    @in_loop
+    @in_real_loop
     async def test_forbidden_when_it_is_about_rights_then_is_no_limit(self, tmp_path: Path) -> None:
         world = await started(tmp_path)
         world.github.fail(".", faults.permission_denied(), times=None)
@@ -265,7 +265,7 @@ class TestLimits:
         assert "forbidden (403): Resource not accessible" in world.watched.error
         assert world.told("source.waiting") == []
 
-    @in_loop
+    @in_real_loop
     async def test_limit_when_real_points_run_out_then_everything_comes_after_the_reset(self, tmp_path: Path) -> None:
         world = scene(tmp_path, Rules(rate_limit=25))
         numbers = [world.add_issue() for _ in range(30)]
@@ -275,7 +275,7 @@ class TestLimits:
         assert sorted(world.ids()) == sorted(f"{number}/spawn:1" for number in numbers)
         assert len(refused) == 1
 
-    @in_loop
+    @in_real_loop
     async def test_wait_when_the_clock_is_set_back_then_lasts_no_longer_than_it_was_set(self, tmp_path: Path) -> None:
         world = await started(tmp_path, interval_s=5)
         limited_at = world.clock.now
@@ -289,7 +289,7 @@ class TestLimits:
         assert limited_at > set_back_at
         assert world.github.requests > before
 
-    @in_loop
+    @in_real_loop
     async def test_wait_when_the_clock_is_set_back_over_a_restart_then_lasts_no_longer_than_it_was_set(
         self, tmp_path: Path
     ) -> None:
@@ -305,7 +305,7 @@ class TestLimits:
 
         assert world.github.requests > before
 
-    @in_loop
+    @in_real_loop
     async def test_wait_when_the_clock_is_set_ahead_then_still_ends_no_sooner(self, tmp_path: Path) -> None:
         world = await started(tmp_path, interval_s=5)
         world.github.fail(".", faults.secondary_limit(90))
@@ -318,7 +318,7 @@ class TestLimits:
 
         assert world.github.requests > before
 
-    @in_loop
+    @in_real_loop
     async def test_wait_when_it_is_named_absurdly_long_then_ends_within_a_day(self, tmp_path: Path) -> None:
         world = await started(tmp_path, interval_s=600)
         began = world.clock.now
@@ -331,7 +331,7 @@ class TestLimits:
 
 class TestRepositories:
     @pytest.mark.parametrize("effect", [faults.reply(404, {"message": "Not Found"}), *UNREADABLE.values()])
-    @in_loop
+    @in_real_loop
     async def test_repository_when_it_cannot_be_listed_then_the_others_are_served_each_round(
         self, tmp_path: Path, effect: Effect
     ) -> None:
@@ -356,7 +356,7 @@ class TestRepositories:
         assert world.ids(1, "octo/two") == ["spawn:1"]
         assert world.state == "ok"
 
-    @in_loop
+    @in_real_loop
     async def test_limit_when_it_hits_one_repository_then_those_behind_it_are_not_asked(self, tmp_path: Path) -> None:
         repos = ("octo/one", "octo/two", "octo/three")
         world = scene(tmp_path, repos=repos)
@@ -376,7 +376,7 @@ class TestRepositories:
             assert len([got for got in world.received if got["ref"] == f"github:{repo}#1"]) == 2
         assert world.state == "ok"
 
-    @in_loop
+    @in_real_loop
     async def test_item_when_it_is_owed_and_its_repository_fails_then_is_still_owed(self, tmp_path: Path) -> None:
         """Its rows went by while its thread could not be read; only the thread can bring them."""
         world = scene(tmp_path, repos=("octo/one", "octo/two"))
@@ -394,7 +394,7 @@ class TestRepositories:
 
         assert world.ids(number, "octo/two") == ["spawn:1", "comment:1001"]
 
-    @in_loop
+    @in_real_loop
     async def test_item_when_it_is_owed_and_missing_from_one_listing_then_is_still_owed(self, tmp_path: Path) -> None:
         world = await started(tmp_path)
         world.root.cursor("github").unlink()
@@ -408,7 +408,7 @@ class TestRepositories:
 
         assert world.ids(1) == ["spawn:1", "comment:1001"]
 
-    @in_loop
+    @in_real_loop
     async def test_repository_when_added_to_the_configuration_then_its_items_start(self, tmp_path: Path) -> None:
         world = await started(tmp_path)
         world.github.add_repo("octo/late")
@@ -425,7 +425,7 @@ class TestRepositories:
         assert [name for name in world.ids() if name not in late] == ["1/spawn:1", "2/spawn:1", "1/comment:1001"]
         assert late == ["github:octo/late#1/spawn:1", "github:octo/late#1/comment:1003"]
 
-    @in_loop
+    @in_real_loop
     async def test_repository_when_taken_out_and_back_then_nothing_ends_or_is_lost(self, tmp_path: Path) -> None:
         world = scene(tmp_path, repos=("octo/one", "octo/two"))
         for repo in ("octo/one", "octo/two"):
@@ -442,7 +442,7 @@ class TestRepositories:
 
 
 class TestReceiver:
-    @in_loop
+    @in_real_loop
     async def test_source_when_limited_then_refused_events_are_still_tried_again(self, tmp_path: Path) -> None:
         world = await started(tmp_path)
         world.sink.answers["github:octo/repo#1/comment:1001"] = [Outcome(Verdict.REFUSED, "no")]

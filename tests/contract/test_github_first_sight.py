@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from support.github.stories import LINGER_CYCLES, keys, thread_of
-from support.world import REPO, in_loop, scene
+from support.world import REPO, in_real_loop, scene
 from the_loop.sources.github.section import Monitor
 
 MIB = 1 << 20
 
 
 class TestFirstSight:
-    @in_loop
+    @in_real_loop
     async def test_spawn_when_item_is_new_then_carries_it_with_its_thread(self, tmp_path: Path) -> None:
         world = scene(tmp_path, people=frozenset({"octocat", "hubot"}))
         number = world.add_issue(title="Broken", body="It does not work.", author="octocat", pull_request=True)
@@ -37,7 +37,7 @@ class TestFirstSight:
             ("hubot", "Third."),
         ]
 
-    @in_loop
+    @in_real_loop
     async def test_item_when_seen_again_then_nothing_but_its_new_comments(self, tmp_path: Path) -> None:
         world = scene(tmp_path)
         number = world.add_issue()
@@ -51,7 +51,7 @@ class TestFirstSight:
         assert world.ids() == ["1/spawn:1", "1/comment:1002"]
         assert (world.received[1]["body"], world.received[1]["title"]) == ("More.", "A title")
 
-    @in_loop
+    @in_real_loop
     async def test_items_when_more_than_fifty_are_new_then_known_ones_are_not_kept_waiting(
         self, tmp_path: Path
     ) -> None:
@@ -71,7 +71,7 @@ class TestFirstSight:
         assert world.ids(known) == ["spawn:1", "comment:1001"]
 
     @pytest.mark.parametrize(("issues", "pulls"), [(True, False), (False, True)])
-    @in_loop
+    @in_real_loop
     async def test_monitor_when_it_is_for_one_kind_then_the_other_is_left_alone(
         self, tmp_path: Path, issues: bool, pulls: bool
     ) -> None:
@@ -96,7 +96,7 @@ class TestFirstSight:
 
 class TestSizes:
     @pytest.mark.parametrize(("size", "is_cut"), [(MIB, False), (MIB + 1, True)])
-    @in_loop
+    @in_real_loop
     async def test_text_when_over_a_mebibyte_then_is_named_and_left_out(
         self, tmp_path: Path, size: int, is_cut: bool
     ) -> None:
@@ -113,7 +113,7 @@ class TestSizes:
         assert comment["url"].endswith("#issuecomment-1002")
         assert comment["author"] == "octocat"
 
-    @in_loop
+    @in_real_loop
     async def test_thread_when_over_four_mebibytes_then_its_entries_are_named_and_count_as_carried(
         self, tmp_path: Path
     ) -> None:
@@ -129,7 +129,7 @@ class TestSizes:
             (True, False, "octocat")
         }
 
-    @in_loop
+    @in_real_loop
     async def test_text_when_it_is_odd_then_arrives_made_safe_and_the_rest_behind_it(self, tmp_path: Path) -> None:
         texts = ["a\0b", "a\ud800b", "a\u202eb", "e" + "\u0301" * 10_000, "plain"]
         world = scene(tmp_path)

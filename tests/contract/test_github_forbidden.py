@@ -8,7 +8,7 @@ import pytest
 
 from support.github import faults
 from support.github.stories import LINGER_CYCLES, begun, everything_of
-from support.world import REPO, in_loop
+from support.world import REPO, in_real_loop
 from the_loop.core.model import Outcome, Verdict
 
 LIMIT_SENTENCES = [
@@ -40,7 +40,7 @@ RIGHTS = {
 class TestForbidden:
     @pytest.mark.parametrize("sentence", LIMIT_SENTENCES)
     @pytest.mark.parametrize("status", [403, 429])
-    @in_loop
+    @in_real_loop
     async def test_limit_when_only_a_sentence_says_so_then_pauses_for_a_growing_while(
         self, tmp_path: Path, sentence: str, status: int
     ) -> None:
@@ -62,7 +62,7 @@ class TestForbidden:
         assert world.told("source.failed") == []
 
     @pytest.mark.parametrize(("body", "headers"), RIGHTS.values(), ids=RIGHTS)
-    @in_loop
+    @in_real_loop
     async def test_forbidden_when_it_is_about_rights_then_is_told_as_that_and_changes_nothing(
         self, tmp_path: Path, body: object, headers: dict[str, str]
     ) -> None:
@@ -84,7 +84,7 @@ class TestForbidden:
         "pattern", [r"/issues/1$", r"/issues/comments\?", r"/pulls/comments\?", r"/issues/3/comments", "."]
     )
     @pytest.mark.parametrize("status", [403, 451, 404])
-    @in_loop
+    @in_real_loop
     async def test_token_when_it_may_not_read_one_kind_of_list_then_nothing_ends_and_all_comes_when_it_may(
         self, tmp_path: Path, pattern: str, status: int
     ) -> None:

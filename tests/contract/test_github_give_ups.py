@@ -11,7 +11,7 @@ import pytest
 from support.fuse import Crash, Fuse
 from support.github import faults
 from support.github.values import Answer
-from support.world import REPO, World, in_loop, scene
+from support.world import REPO, World, in_real_loop, scene
 from the_loop.core.model import Outcome, Verdict
 
 POST = r"^POST "
@@ -45,7 +45,7 @@ def notices(world: World) -> list[str]:
 
 class TestTelling:
     @pytest.mark.parametrize("is_pull", [False, True])
-    @in_loop
+    @in_real_loop
     async def test_event_when_given_up_then_is_told_once_and_the_notice_is_no_event(
         self, tmp_path: Path, is_pull: bool
     ) -> None:
@@ -59,7 +59,7 @@ class TestTelling:
         assert f"`the-loop ledger retry 'github:{REPO}#1'`" in notice
         assert world.ids() == ["1/spawn:1", *["1/comment:1001"] * 3]
 
-    @in_loop
+    @in_real_loop
     async def test_event_when_given_up_and_nobody_asked_for_notices_then_nothing_is_written(
         self, tmp_path: Path
     ) -> None:
@@ -71,7 +71,7 @@ class TestTelling:
         assert notices(world) == []
         assert world.github.requests_matching(POST) == []
 
-    @in_loop
+    @in_real_loop
     async def test_spawn_when_given_up_again_and_again_then_is_told_once(self, tmp_path: Path) -> None:
         """Each new comment tries it again; that is no reason to write another notice below each."""
         world = scene(tmp_path, report_give_ups=True)
@@ -85,7 +85,7 @@ class TestTelling:
         assert len(notices(world)) == 1
         assert "deliver this item to the session" in notices(world)[0]
 
-    @in_loop
+    @in_real_loop
     async def test_close_when_given_up_then_is_not_told(self, tmp_path: Path) -> None:
         """The item is over: nobody looks there any more."""
         world = scene(tmp_path, report_give_ups=True)
@@ -98,7 +98,7 @@ class TestTelling:
         assert notices(world) == []
 
     @pytest.mark.parametrize("effect", [faults.permission_denied(), faults.reply(404, {}), faults.reply(410, {})])
-    @in_loop
+    @in_real_loop
     async def test_notice_when_the_token_may_not_write_then_is_left_and_nothing_else_suffers(
         self, tmp_path: Path, effect: faults.Effect
     ) -> None:
@@ -124,7 +124,7 @@ def lost(genuine: Callable[[], Answer]) -> Answer:
 
 class TestOnce:
     @pytest.mark.parametrize("effect", [lost, faults.server_error(), faults.hang(), faults.cut()])
-    @in_loop
+    @in_real_loop
     async def test_notice_when_its_answer_is_lost_then_is_looked_for_before_it_is_written_again(
         self, tmp_path: Path, effect: faults.Effect
     ) -> None:
@@ -136,7 +136,7 @@ class TestOnce:
 
         assert len(notices(world)) == 1
 
-    @in_loop
+    @in_real_loop
     async def test_notice_when_the_clocks_differ_and_its_answer_is_lost_then_is_there_once(
         self, tmp_path: Path
     ) -> None:
@@ -150,7 +150,7 @@ class TestOnce:
 
         assert len(notices(world)) == 1
 
-    @in_loop
+    @in_real_loop
     async def test_notices_when_many_are_due_then_come_some_at_a_time(self, tmp_path: Path) -> None:
         """Writing much in a short time meets limits that hold for reading too."""
         world = scene(tmp_path, report_give_ups=True)
@@ -166,7 +166,7 @@ class TestOnce:
 
         assert [count for count in written if count] == [10, 10, 10]
 
-    @in_loop
+    @in_real_loop
     async def test_notice_when_its_source_has_a_fault_of_its_own_then_costs_that_notice(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -185,7 +185,7 @@ class TestOnce:
         assert world.ids()[-1] == "1/comment:1002"
         assert {note.fields["reason"] for note in world.told("item.failed")} == {"cannot post the notice: a bug"}
 
-    @in_loop
+    @in_real_loop
     async def test_notice_when_limited_then_comes_after_the_wait(self, tmp_path: Path) -> None:
         world = refused(tmp_path)
         world.github.fail(POST, faults.secondary_limit(600))
@@ -202,7 +202,7 @@ class TestOnce:
         silent = [entry.time for entry in world.github.log if asked[0].time < entry.time < asked[0].time + 600]
         assert silent == []
 
-    @in_loop
+    @in_real_loop
     async def test_notice_when_killed_or_stopped_at_any_step_then_is_there_once(self, tmp_path: Path) -> None:
         async def live(folder: Path, fuse: Fuse | None = None) -> World:
             world = refused(folder)

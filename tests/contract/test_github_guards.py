@@ -10,7 +10,7 @@ import pytest
 
 from support.github.stories import COMMENTS, LINGER_CYCLES, begun, edited, thread_of
 from support.github.values import Kind
-from support.world import REPO, World, in_loop, scene
+from support.world import REPO, World, in_real_loop, scene
 from the_loop.core.model import Outcome, Verdict
 
 KINDS = [str(kind) for kind in Kind]
@@ -47,7 +47,7 @@ class TestPeople:
         ],
     )
     @pytest.mark.parametrize("kind", ["item", *KINDS])
-    @in_loop
+    @in_real_loop
     async def test_author_then_is_compared_whole_and_without_case(
         self, tmp_path: Path, kind: str, listed: str, author: str | None, may: bool
     ) -> None:
@@ -64,7 +64,7 @@ class TestPeople:
         assert len(world.ids(number)) == (kind != "item") + may
 
     @pytest.mark.parametrize("user", [{}, {"login": None}, {"login": 7}, {"login": ""}, [], "octocat", 0, False])
-    @in_loop
+    @in_real_loop
     async def test_author_when_of_another_shape_then_is_nobody(self, tmp_path: Path, user: Any) -> None:
         world, number = await begun(tmp_path)
         world.github.fail(COMMENTS, edited(lambda rows: [{**rows[0], "user": user}, *rows[1:]], is_lasting=True))
@@ -77,7 +77,7 @@ class TestPeople:
 
     @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("restarts", [True, False], ids=["restart", "reload"])
-    @in_loop
+    @in_real_loop
     async def test_author_when_taken_off_the_list_between_acceptance_and_hand_over_then_is_dropped(
         self, tmp_path: Path, kind: str, restarts: bool
     ) -> None:
@@ -101,7 +101,7 @@ class TestPeople:
         await world.cycle(times=2)
         assert world.ids(number)[2:] == [second, third], "what was dropped stays dropped"
 
-    @in_loop
+    @in_real_loop
     async def test_author_when_taken_off_before_the_spawn_began_then_it_goes_without_their_words(
         self, tmp_path: Path
     ) -> None:
@@ -117,7 +117,7 @@ class TestPeople:
         assert world.ids(number) == ["spawn:1", "spawn:1"]
         assert (thread_of(world, number), world.received[-1]["omitted"]) == (["comment:1002"], 1)
 
-    @in_loop
+    @in_real_loop
     async def test_author_when_put_on_the_list_then_only_what_comes_after_is_heard(self, tmp_path: Path) -> None:
         world, number = await begun(tmp_path, pull_request=True)
         theirs = world.add_issue(author="hubot")
@@ -132,7 +132,7 @@ class TestPeople:
         assert set(world.ids(number)) == {"spawn:1", *after}
         assert world.ids(theirs) == ["spawn:1"]
 
-    @in_loop
+    @in_real_loop
     async def test_list_when_empty_then_nothing_is_even_asked_and_it_is_said(self, tmp_path: Path) -> None:
         world, number = await begun(tmp_path)
         before = world.github.requests
@@ -157,7 +157,7 @@ class TestOwn:
             MARKER,
         ],
     )
-    @in_loop
+    @in_real_loop
     async def test_notice_when_own_then_is_dropped_whoever_s_account_it_came_by(
         self, tmp_path: Path, kind: str, body: str
     ) -> None:
@@ -186,7 +186,7 @@ class TestOwn:
             "<!-- The-Loop -->",
         ],
     )
-    @in_loop
+    @in_real_loop
     async def test_notice_when_a_person_quotes_it_then_is_theirs(self, tmp_path: Path, kind: str, body: str) -> None:
         world, number = await begun(tmp_path, pull_request=True)
         quoting = say(world, kind, body)
@@ -195,7 +195,7 @@ class TestOwn:
         assert world.ids(number) == ["spawn:1", quoting]
         assert world.received[-1]["body"] == body
 
-    @in_loop
+    @in_real_loop
     async def test_notice_when_in_a_thread_at_first_sight_then_is_neither_carried_nor_counted(
         self, tmp_path: Path
     ) -> None:
@@ -210,7 +210,7 @@ class TestOwn:
         assert (world.ids(number), thread_of(world, number), world.received[0]["omitted"]) == (["spawn:1"], [], 1)
 
     @pytest.mark.parametrize(("before", "after"), [(f"Done.\n{MARKER}", "Done."), ("Please.", f"Please.\n{MARKER}")])
-    @in_loop
+    @in_real_loop
     async def test_marker_when_edited_in_or_out_then_changes_nothing(
         self, tmp_path: Path, before: str, after: str
     ) -> None:

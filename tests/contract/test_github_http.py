@@ -24,7 +24,7 @@ from support.github.fake import FakeGitHub
 from support.github.stories import LINGER_CYCLES, begun, everything_of, keys
 from support.github.values import Answer
 from support.http_server import FakeServer
-from support.world import REPO, World, in_loop, scene
+from support.world import REPO, World, in_real_loop, scene
 from the_loop.sources.base import SourceError
 from the_loop.sources.github import client as client_module
 from the_loop.sources.github.client import Client
@@ -117,7 +117,7 @@ def far_from_greenwich(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("between", BETWEEN)
 @pytest.mark.usefixtures("far_from_greenwich")
-@in_loop
+@in_real_loop
 async def test_story_when_something_stands_between_then_all_arrives_once(tmp_path: Path, between: str) -> None:
     """Elsewhere validators, links and dates were relied on to be there, and lists of many pages never ended without."""
     world = scene(tmp_path)
@@ -148,7 +148,7 @@ async def test_story_when_something_stands_between_then_all_arrives_once(tmp_pat
     assert world.told("source.failed") == []
 
 
-@in_loop
+@in_real_loop
 async def test_date_when_a_year_ahead_once_then_later_comments_still_arrive(tmp_path: Path) -> None:
     """One machine behind the name has a wrong clock; a cursor taken from it must not lie in the future for good."""
     world = scene(tmp_path)
@@ -233,7 +233,7 @@ BAD: Final = {
 
 
 @pytest.mark.parametrize("answer", GOOD.values(), ids=GOOD)
-@in_loop
+@in_real_loop
 async def test_answer_when_sent_in_any_way_of_http_then_is_read_whole(answer: bytes) -> None:
     async with wire(answer) as url:
         client = Client(url, lambda: None, now=time.time)
@@ -244,7 +244,7 @@ async def test_answer_when_sent_in_any_way_of_http_then_is_read_whole(answer: by
 
 
 @pytest.mark.parametrize("answer", BAD.values(), ids=BAD)
-@in_loop
+@in_real_loop
 async def test_answer_when_broken_on_its_way_then_is_no_answer(answer: bytes) -> None:
     async with wire(answer, sized(ROWS)) as url:
         client = Client(url, lambda: None, now=time.time)
@@ -256,7 +256,7 @@ async def test_answer_when_broken_on_its_way_then_is_no_answer(answer: bytes) ->
     assert again.value == json.loads(ROWS)
 
 
-@in_loop
+@in_real_loop
 async def test_answer_when_it_unpacks_to_something_huge_then_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fifty kilobytes on the wire, fifty megabytes in memory."""
     monkeypatch.setattr(client_module, "BODY_LIMIT", 1 << 20)
@@ -268,7 +268,7 @@ async def test_answer_when_it_unpacks_to_something_huge_then_is_refused(monkeypa
 
 
 @pytest.mark.parametrize("effect", [faults.hang(), faults.drip(5.0)], ids=["silent", "a byte every 5 s"])
-@in_loop
+@in_real_loop
 async def test_peer_when_it_never_ends_its_answer_then_costs_one_limit_and_the_others_are_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, effect: faults.Effect
 ) -> None:
@@ -296,7 +296,7 @@ async def test_peer_when_it_never_ends_its_answer_then_costs_one_limit_and_the_o
     "location",
     ["/repositories/42/issues?labels=auto", "{url}/repositories/42/issues?labels=auto", "../repositories/42"],
 )
-@in_loop
+@in_real_loop
 async def test_redirect_when_relative_or_absolute_then_leads_there(status: int, location: str) -> None:
     github = FakeGitHub(Clock())
     github.add_repo(REPO, id=42)
@@ -312,7 +312,7 @@ async def test_redirect_when_relative_or_absolute_then_leads_there(status: int, 
 
 @pytest.mark.parametrize("page", [b"", b"<html>Unicorn!</html>", b'{"message":', b"null"])
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
-@in_loop
+@in_real_loop
 async def test_server_error_with_any_page_then_nothing_changes(tmp_path: Path, status: int, page: bytes) -> None:
     world, number = await begun(tmp_path)
     before = world.ledger(number)
@@ -333,7 +333,7 @@ RETRY_AT: Final[dict[str, Callable[[float], dict[str, str]]]] = {
 
 
 @pytest.mark.parametrize("form", RETRY_AT)
-@in_loop
+@in_real_loop
 async def test_limit_when_its_moment_is_told_in_any_form_then_is_waited_for(tmp_path: Path, form: str) -> None:
     world, number = await begun(tmp_path)
     limited_at = world.clock.now

@@ -12,7 +12,7 @@ import pytest
 
 from support.clock import NOON
 from support.github.faults import server_error
-from support.world import REPO, World, in_loop, scene
+from support.world import REPO, World, in_real_loop, scene
 
 _watched: list[tuple[Path, list[str]]] = []
 
@@ -78,7 +78,7 @@ class TestRequests:
             (150, 100, 5),
         ],
     )
-    @in_loop
+    @in_real_loop
     async def test_look_when_idle_then_costs_its_pages_and_lists_and_no_point(
         self, tmp_path: Path, issues: int, pulls: int, requests: int
     ) -> None:
@@ -99,7 +99,7 @@ class TestRequests:
             world = world.restart()
 
     @pytest.mark.parametrize(("pulls", "requests"), [(0, 7), (30, 9)])
-    @in_loop
+    @in_real_loop
     async def test_look_when_five_hundred_items_are_idle_then_opens_no_file(
         self, tmp_path: Path, pulls: int, requests: int
     ) -> None:
@@ -113,7 +113,7 @@ class TestRequests:
         assert meter.read() == (3 * requests, 0)
         assert seen == []
 
-    @in_loop
+    @in_real_loop
     async def test_file_events_when_something_is_delivered_then_see_it(self, tmp_path: Path) -> None:
         """So that the silence above means something."""
         world = scene(tmp_path)
@@ -126,7 +126,7 @@ class TestRequests:
         assert any(line.startswith("open ") for line in seen)
         assert any(ledger.rpartition("/")[2] in line for line in seen)
 
-    @in_loop
+    @in_real_loop
     async def test_look_when_comments_come_then_costs_a_point_for_each_list(self, tmp_path: Path) -> None:
         """A review may have come with a comment: that is asked for, and costs no point where none did."""
         world = scene(tmp_path)
@@ -140,7 +140,7 @@ class TestRequests:
         assert meter.read() == (3 + 20, 3)  # the listing counts comments, so it changes too
         assert len(world.ids()) == 40 + 40 + 1
 
-    @in_loop
+    @in_real_loop
     async def test_look_when_items_left_then_costs_one_more_each_and_their_last_words(self, tmp_path: Path) -> None:
         world = scene(tmp_path)
         numbers = await settled(world, 10, 0)
@@ -156,7 +156,7 @@ class TestRequests:
         assert costs == [(2 + 3, 1 + 3), (2, 0), (2, 0), (2 + 6, 6), (2, 0)]
         assert sum("close" in name for name in world.ids()) == 3
 
-    @in_loop
+    @in_real_loop
     async def test_items_without_label_when_thirty_then_cost_one_request_a_cycle(self, tmp_path: Path) -> None:
         world = scene(tmp_path)
         numbers = await settled(world, 40, 0)
@@ -170,7 +170,7 @@ class TestRequests:
         asked = {entry.target.rpartition("/")[2] for entry in world.github.requests_matching(r"/issues/\d+$")}
         assert {str(number) for number in numbers[:30]} <= asked
 
-    @in_loop
+    @in_real_loop
     async def test_item_when_first_seen_then_costs_its_thread_alone(self, tmp_path: Path) -> None:
         world = scene(tmp_path)
         await settled(world, 1, 0)
@@ -185,7 +185,7 @@ class TestRequests:
 
 
 class TestSince:
-    @in_loop
+    @in_real_loop
     async def test_list_when_a_burst_is_over_then_is_short_again(self, tmp_path: Path) -> None:
         """Each look at a long list would cost all its pages, twice."""
         world = scene(tmp_path)
@@ -204,7 +204,7 @@ class TestSince:
         assert costs == [(6, 3), (6, 4), (2, 2), (2, 2), (2, 2)]
         assert len(world.ids()) == 1 + 250 + 4
 
-    @in_loop
+    @in_real_loop
     async def test_list_when_few_rows_come_then_keeps_its_address(self, tmp_path: Path) -> None:
         world = scene(tmp_path)
         (number,) = await settled(world, 1, 0)
@@ -216,7 +216,7 @@ class TestSince:
         assert len(asked) == 1
         assert len(world.ids()) == 50
 
-    @in_loop
+    @in_real_loop
     async def test_list_when_traffic_never_ends_then_stays_short(self, tmp_path: Path) -> None:
         """The address moves along: no walk ever takes more than a page."""
         world = scene(tmp_path)
@@ -231,7 +231,7 @@ class TestSince:
 
 
 class TestFailing:
-    @in_loop
+    @in_real_loop
     async def test_look_when_it_failed_then_the_next_one_asks_with_the_same_validators(self, tmp_path: Path) -> None:
         world = scene(tmp_path)
         await settled(world, 10, 30)

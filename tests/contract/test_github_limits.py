@@ -12,7 +12,7 @@ from support.clock import Clock
 from support.github import faults
 from support.github.fake import FakeGitHub
 from support.http_server import FakeServer
-from support.world import in_loop
+from support.world import in_real_loop
 from the_loop import wiring
 from the_loop.config import Config, Polling, Routing
 from the_loop.cursors import Cursor, Wait, write_cursor
@@ -65,7 +65,7 @@ def watched(github: FakeGitHub, root: StateRoot, *token_files: Path | None) -> l
 
 
 class TestShared:
-    @in_loop
+    @in_real_loop
     async def test_limit_when_one_source_met_it_then_the_other_does_not_ask(
         self, github: FakeGitHub, root: StateRoot
     ) -> None:
@@ -81,7 +81,7 @@ class TestShared:
         assert (asked, github.requests) == (1, 1)
         assert 85 < caught.value.wait_s <= 90
 
-    @in_loop
+    @in_real_loop
     async def test_limit_when_the_other_source_has_another_token_then_it_goes_on(
         self, github: FakeGitHub, root: StateRoot, tmp_path: Path
     ) -> None:
@@ -96,7 +96,7 @@ class TestShared:
         assert listing.faults == []
         assert github.log[-1].headers["authorization"] == "Bearer other"
 
-    @in_loop
+    @in_real_loop
     async def test_limit_when_only_one_source_had_written_it_down_then_the_next_life_holds_it_for_both(
         self, github: FakeGitHub, root: StateRoot
     ) -> None:
@@ -112,7 +112,7 @@ class TestShared:
         assert (one.state(time.monotonic()), one.error) == ("waiting", "rate limit")
         assert github.requests == 0
 
-    @in_loop
+    @in_real_loop
     async def test_limit_when_the_token_is_renewed_meanwhile_then_is_in_force_still(
         self, github: FakeGitHub, root: StateRoot, tmp_path: Path
     ) -> None:

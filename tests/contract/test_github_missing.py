@@ -9,13 +9,13 @@ import pytest
 from support.github import faults
 from support.github.faults import Effect
 from support.github.stories import FAILURES, LINGER_CYCLES, LISTING, begun, edited, without
-from support.world import REPO, in_loop, scene
+from support.world import REPO, in_real_loop, scene
 
 NOT_FOUND = faults.reply(404, {"message": "Not Found"})
 
 
 class TestGone:
-    @in_loop
+    @in_real_loop
     async def test_item_when_deleted_then_closes_and_the_others_go_on(self, tmp_path: Path) -> None:
         world = scene(tmp_path)
         number, other = world.add_issue(), world.add_issue()
@@ -30,7 +30,7 @@ class TestGone:
         assert world.told("item.failed") == []
 
     @pytest.mark.parametrize("status", [404, 410])
-    @in_loop
+    @in_real_loop
     async def test_item_when_closed_and_then_deleted_within_the_linger_then_closes(
         self, tmp_path: Path, status: int
     ) -> None:
@@ -46,7 +46,7 @@ class TestGone:
         assert world.ids() == ["1/spawn:1", "1/close:1"]
         assert world.told("item.failed") == []
 
-    @in_loop
+    @in_real_loop
     async def test_item_when_missing_in_two_cycles_then_is_deleted(self, tmp_path: Path) -> None:
         world, number = await begun(tmp_path)
         world.github.delete_issue(REPO, number)
@@ -58,7 +58,7 @@ class TestGone:
         assert world.ids() == ["1/spawn:1", "1/close:1"]
         assert world.received[-1]["reason"] == "deleted"
 
-    @in_loop
+    @in_real_loop
     async def test_item_when_missing_once_then_nothing_changes(self, tmp_path: Path) -> None:
         """Elsewhere one 404, or one listing without it, was taken for the end."""
         world, number = await begun(tmp_path)
@@ -69,7 +69,7 @@ class TestGone:
 
         assert world.ids() == ["1/spawn:1", "1/comment:1001"]
 
-    @in_loop
+    @in_real_loop
     async def test_item_when_missing_while_its_repository_is_too_then_nothing_changes(self, tmp_path: Path) -> None:
         """A token that lost its rights sees 404 for everything; here the list still comes from a cache."""
         world, number = await begun(tmp_path)
@@ -87,7 +87,7 @@ class TestGone:
         assert (world.ids(), world.state) == (["1/spawn:1", "1/comment:1001"], "ok")
 
     @pytest.mark.parametrize("restarts", [False, True])
-    @in_loop
+    @in_real_loop
     async def test_item_when_missing_in_looks_that_do_not_follow_each_other_then_nothing_changes(
         self, tmp_path: Path, restarts: bool
     ) -> None:
@@ -113,7 +113,7 @@ class TestGone:
             *FAILURES.values(),
         ],
     )
-    @in_loop
+    @in_real_loop
     async def test_item_when_missing_and_its_repository_gives_no_proof_then_nothing_changes(
         self, tmp_path: Path, effect: Effect
     ) -> None:
@@ -135,7 +135,7 @@ class TestGone:
 
     @pytest.mark.parametrize("status", [410, 404])
     @pytest.mark.parametrize("is_away", [False, True])
-    @in_loop
+    @in_real_loop
     async def test_items_when_issues_are_turned_off_then_nothing_ends(
         self, tmp_path: Path, status: int, is_away: bool
     ) -> None:
@@ -164,7 +164,7 @@ class TestGone:
         assert world.ids(number) == ["spawn:1", "comment:1002"]
 
     @pytest.mark.parametrize("status", [404, 410])
-    @in_loop
+    @in_real_loop
     async def test_item_when_deleted_while_unlabelled_then_closes_within_thirty_cycles(
         self, tmp_path: Path, status: int
     ) -> None:
@@ -180,7 +180,7 @@ class TestGone:
         assert world.received[-1]["reason"] == "deleted"
 
     @pytest.mark.parametrize("effect", [FAILURES["502"], FAILURES["html"], faults.permission_denied()])
-    @in_loop
+    @in_real_loop
     async def test_item_when_it_cannot_be_asked_about_then_nothing_changes(
         self, tmp_path: Path, effect: Effect
     ) -> None:
@@ -196,7 +196,7 @@ class TestGone:
         await world.cycle(times=LINGER_CYCLES)
         assert world.ids(number) == ["spawn:1", "close:1"]
 
-    @in_loop
+    @in_real_loop
     async def test_item_when_the_listing_lags_then_is_no_departure(self, tmp_path: Path) -> None:
         """Elsewhere a replica that was behind ended what was open all the time."""
         world, number = await begun(tmp_path)

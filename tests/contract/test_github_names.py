@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from support.github.stories import LINGER_CYCLES, begun
-from support.world import REPO, in_loop, scene
+from support.world import REPO, in_real_loop, scene
 
 
 class TestRenamed:
-    @in_loop
+    @in_real_loop
     async def test_repository_when_renamed_then_same_ledgers_before_and_after_the_configuration_follows(
         self, tmp_path: Path
     ) -> None:
@@ -44,7 +44,7 @@ class TestRenamed:
         assert world.ids(new) == ["spawn:1"]
         assert {got["ref"].partition("#")[0] for got in world.received} == {"github:octo/repo"}
 
-    @in_loop
+    @in_real_loop
     async def test_repository_when_idle_after_a_rename_then_costs_what_it_did_before(self, tmp_path: Path) -> None:
         world = scene(tmp_path)
         world.add_issue(pull_request=True)
@@ -57,7 +57,7 @@ class TestRenamed:
         assert (world.github.requests - before[0], world.github.points - before[1]) == (5 * 3, 0)
 
     @pytest.mark.parametrize("restarts", [False, True])
-    @in_loop
+    @in_real_loop
     async def test_repository_when_renamed_again_and_again_then_is_followed(
         self, tmp_path: Path, restarts: bool
     ) -> None:
@@ -77,7 +77,7 @@ class TestRenamed:
         assert world.told("source.failed") == []
 
     @pytest.mark.parametrize("keeps_position", [True, False])
-    @in_loop
+    @in_real_loop
     async def test_repositories_when_they_swap_names_then_each_goes_on_by_its_id(
         self, tmp_path: Path, keeps_position: bool
     ) -> None:
@@ -106,7 +106,7 @@ class TestRenamed:
         assert world.state == "ok"
 
     @pytest.mark.parametrize("spelling", ["octo/repo", "Octo/Repo", "OCTO/REPO"])
-    @in_loop
+    @in_real_loop
     async def test_repository_when_configured_in_another_case_then_is_the_same(
         self, tmp_path: Path, spelling: str
     ) -> None:
@@ -121,7 +121,7 @@ class TestRenamed:
 class TestReused:
     """Another repository takes the name. In all of this it has an item with the number of one of the first."""
 
-    @in_loop
+    @in_real_loop
     async def test_name_when_another_repository_takes_it_and_both_are_configured_then_both_are_served(
         self, tmp_path: Path
     ) -> None:
@@ -148,7 +148,7 @@ class TestReused:
 
     @pytest.mark.parametrize("was", ["listed", "unlabelled", "nothing"])
     @pytest.mark.parametrize("keeps_position", [True, False], ids=["position", "no position"])
-    @in_loop
+    @in_real_loop
     async def test_name_when_its_repository_is_gone_and_another_takes_it_then_that_starts_afresh(
         self, tmp_path: Path, was: str, keeps_position: bool
     ) -> None:
@@ -181,7 +181,7 @@ class TestReused:
 
     @pytest.mark.parametrize("was", ["listed", "unlabelled"])
     @pytest.mark.parametrize("keeps_position", [True, False], ids=["position", "no position"])
-    @in_loop
+    @in_real_loop
     async def test_name_when_its_repository_was_renamed_and_another_takes_it_then_each_id_keeps_its_sessions(
         self, tmp_path: Path, was: str, keeps_position: bool
     ) -> None:
@@ -213,7 +213,7 @@ class TestReused:
 
     @pytest.mark.parametrize("keeps_position", [True, False], ids=["position", "no position"])
     @pytest.mark.parametrize("age_s", [0, 4000], ids=["just written", "moved there with its age"])
-    @in_loop
+    @in_real_loop
     async def test_name_when_taken_while_an_item_is_ending_then_its_last_words_are_its_own(
         self, tmp_path: Path, keeps_position: bool, age_s: int
     ) -> None:
@@ -235,7 +235,7 @@ class TestReused:
 
 class TestTable:
     @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"api.github.com/700001": 7}'])
-    @in_loop
+    @in_real_loop
     async def test_table_of_repositories_when_unreadable_then_nothing_is_filed_anew(
         self, tmp_path: Path, content: bytes
     ) -> None:

@@ -13,7 +13,7 @@ from support.github.faults import Effect
 from support.github.stories import FAILURES, LINGER_CYCLES, LISTING, begun, edited, keys, thread_of
 from support.github.values import Answer
 from support.http_transport import FakeTransport
-from support.world import REPO, in_loop, scene
+from support.world import REPO, in_real_loop, scene
 
 Handle = Callable[[str, str, Mapping[str, str], bytes], Answer]
 
@@ -24,7 +24,7 @@ def without_victim(found: list[str], victim: int) -> list[str]:
 
 class TestPages:
     @pytest.mark.parametrize("count", [0, 1, 99, 100, 101, 200, 250])
-    @in_loop
+    @in_real_loop
     async def test_items_when_they_fill_pages_then_each_starts_once(self, tmp_path: Path, count: int) -> None:
         """Elsewhere the hundred and first was in a second document that nobody parsed."""
         world = scene(tmp_path)
@@ -37,7 +37,7 @@ class TestPages:
         assert world.cursor()["owed"] == []
 
     @pytest.mark.parametrize("count", [99, 100, 101, 130, 250])
-    @in_loop
+    @in_real_loop
     async def test_comment_when_its_thread_is_long_then_arrives(self, tmp_path: Path, count: int) -> None:
         """Elsewhere only the first, oldest page was read: the newest entries did not exist."""
         world = scene(tmp_path)
@@ -52,7 +52,7 @@ class TestPages:
         assert world.ids() == ["1/spawn:1", f"1/comment:{new}"]
 
     @pytest.mark.parametrize("count", [99, 100, 101, 250])
-    @in_loop
+    @in_real_loop
     async def test_comments_when_many_come_at_once_then_all_arrive_in_order(self, tmp_path: Path, count: int) -> None:
         world = scene(tmp_path)
         first, second = world.add_issue(), world.add_issue()
@@ -65,7 +65,7 @@ class TestPages:
 
     @pytest.mark.parametrize("effect", FAILURES.values(), ids=FAILURES)
     @pytest.mark.parametrize("page", [1, 2])
-    @in_loop
+    @in_real_loop
     async def test_listing_when_a_page_fails_then_closes_nothing(
         self, tmp_path: Path, page: int, effect: Effect
     ) -> None:
@@ -84,7 +84,7 @@ class TestPages:
 
 class TestShifts:
     @pytest.mark.parametrize("page", [1, 2])
-    @in_loop
+    @in_real_loop
     async def test_row_when_deleted_while_new_ones_are_walked_then_none_is_lost(
         self, tmp_path: Path, page: int
     ) -> None:
@@ -99,7 +99,7 @@ class TestShifts:
         assert without_victim(world.ids(number)[1:], victim) == keys("comment", [x for x in written if x != victim])
 
     @pytest.mark.parametrize("page", [1, 2])
-    @in_loop
+    @in_real_loop
     async def test_row_when_deleted_while_a_thread_is_walked_then_none_is_lost(self, tmp_path: Path, page: int) -> None:
         world = scene(tmp_path)
         number = world.add_issue()
@@ -112,7 +112,7 @@ class TestShifts:
         assert world.github.requests_matching(r"/issues/1/comments")[0].number == first_page
         assert without_victim(thread_of(world, number), victim) == keys("comment", [x for x in written if x != victim])
 
-    @in_loop
+    @in_real_loop
     async def test_item_when_closed_between_two_pages_of_the_listing_then_its_neighbour_is_no_departure(
         self, tmp_path: Path
     ) -> None:
@@ -141,7 +141,7 @@ class TestShifts:
         assert [name for name in world.ids() if "close" in name] == [f"{closed}/close:1"]
         assert len(world.ids()) == 205 + 2 + 1
 
-    @in_loop
+    @in_real_loop
     async def test_new_item_when_it_slips_between_two_pages_then_starts_in_the_next_cycle(self, tmp_path: Path) -> None:
         world = scene(tmp_path)
         numbers = [world.add_issue() for _ in range(101)]
@@ -151,7 +151,7 @@ class TestShifts:
         assert world.ids(numbers[100]) == ["spawn:1"]
 
     @pytest.mark.parametrize("between_pages", [1, 2])
-    @in_loop
+    @in_real_loop
     async def test_items_when_several_slip_at_once_then_none_ends_or_starts_twice(
         self, tmp_path: Path, between_pages: int
     ) -> None:
@@ -177,7 +177,7 @@ class TestShifts:
             assert [key.partition(":")[0] for key in world.ids(number)] == ["spawn", "comment"]
         assert len(world.ids()) == 230 + 30 + 30
 
-    @in_loop
+    @in_real_loop
     async def test_items_when_labelled_between_two_pages_then_all_start_and_nobody_twice(self, tmp_path: Path) -> None:
         """An old item that gets the label moves everybody behind it up, some of them over an edge."""
         world = scene(tmp_path)
@@ -222,7 +222,7 @@ LINKS: dict[str, Callable[[str], str]] = {
 
 class TestLinks:
     @pytest.mark.parametrize("links", LINKS)
-    @in_loop
+    @in_real_loop
     async def test_pages_when_linked_in_any_way_then_all_are_read_and_the_token_stays(
         self, tmp_path: Path, links: str
     ) -> None:

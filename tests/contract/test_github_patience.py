@@ -10,7 +10,7 @@ import pytest
 
 from support.github import faults
 from support.github.values import Rules
-from support.world import REPO, World, in_loop, scene
+from support.world import REPO, World, in_real_loop, scene
 from the_loop.core.model import Outcome, Verdict
 from the_loop.sources.github import poll as poll_module
 
@@ -30,7 +30,7 @@ def arrived(world: World, kind: str) -> int:
     return sum(f"/{kind}" in name for name in world.ids())
 
 
-@in_loop
+@in_real_loop
 async def test_reviews_when_nobody_answers_about_departures_then_arrive_all_the_same(tmp_path: Path) -> None:
     world = await started(tmp_path, 8)
     world.github.fail(r"/issues/[123]$", BROKEN, times=None)
@@ -42,7 +42,7 @@ async def test_reviews_when_nobody_answers_about_departures_then_arrive_all_the_
     assert arrived(world, "review") == 1
 
 
-@in_loop
+@in_real_loop
 async def test_items_when_more_are_deleted_than_one_look_may_ask_about_then_each_is_found_missing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,7 +63,7 @@ async def test_items_when_more_are_deleted_than_one_look_may_ask_about_then_each
 
 
 @pytest.mark.parametrize("count", [6, 15, 30])
-@in_loop
+@in_real_loop
 async def test_items_without_label_when_three_others_are_broken_then_their_end_is_noticed(
     tmp_path: Path, count: int
 ) -> None:
@@ -84,7 +84,7 @@ async def test_items_without_label_when_three_others_are_broken_then_their_end_i
 
 
 @pytest.mark.parametrize("interval_s", [180, 300, 600])
-@in_loop
+@in_real_loop
 async def test_review_when_its_list_failed_once_then_comes_with_the_next_look_however_late_that_is(
     tmp_path: Path, interval_s: int
 ) -> None:
@@ -98,7 +98,7 @@ async def test_review_when_its_list_failed_once_then_comes_with_the_next_look_ho
     assert arrived(world, "review:") == 1
 
 
-@in_loop
+@in_real_loop
 async def test_repositories_when_the_first_one_takes_all_points_then_the_others_have_their_turn(tmp_path: Path) -> None:
     world = scene(tmp_path, repos=(REPO, "octo/second"))
     for _ in range(200):
@@ -115,7 +115,7 @@ async def test_repositories_when_the_first_one_takes_all_points_then_the_others_
     assert any("octo/second#1/comment" in got["deliveryId"] for got in world.received)
 
 
-@in_loop
+@in_real_loop
 async def test_threads_when_nobody_answers_for_some_then_few_are_waited_for_and_the_others_are_read(
     tmp_path: Path,
 ) -> None:
@@ -136,7 +136,7 @@ async def test_threads_when_nobody_answers_for_some_then_few_are_waited_for_and_
     assert arrived(world, "comment") == 48
 
 
-@in_loop
+@in_real_loop
 async def test_ledger_when_it_cannot_be_read_while_its_item_is_not_listed_then_the_cycle_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,7 +158,7 @@ async def test_ledger_when_it_cannot_be_read_while_its_item_is_not_listed_then_t
     assert world.ids()[-1] == "2/comment:1001"
 
 
-@in_loop
+@in_real_loop
 async def test_faults_when_they_stay_the_same_then_are_told_once(tmp_path: Path) -> None:
     world = await started(tmp_path, 12)
     world.github.fail(r"/pulls/[1-5]/reviews", faults.permission_denied(), times=None)
@@ -172,7 +172,7 @@ async def test_faults_when_they_stay_the_same_then_are_told_once(tmp_path: Path)
 
 
 @pytest.mark.parametrize("interval_s", [60, 300])
-@in_loop
+@in_real_loop
 async def test_notices_when_ten_cannot_be_written_then_the_others_are(tmp_path: Path, interval_s: int) -> None:
     world = scene(tmp_path, report_give_ups=True, interval_s=interval_s)
     for number in range(1, 15):

@@ -22,7 +22,7 @@ from support.fuse import Crash, Fuse
 from support.github.faults import server_error
 from support.github.values import Rules, View
 from support.replay_cost import SWEEP
-from support.world import REPO, World, carried, in_loop, scene
+from support.world import REPO, World, carried, in_real_loop, scene
 from the_loop import cycle as cycle_module
 from the_loop import durable
 
@@ -125,7 +125,7 @@ def by_item(received: Received) -> dict[str, Received]:
 
 
 class TestCrashes:
-    @in_loop
+    @in_real_loop
     async def test_story_then_is_delivered_as_the_people_meant_it(self, tmp_path: Path) -> None:
         """What the other tests of this class compare with."""
         world = await live(tmp_path)
@@ -159,7 +159,7 @@ class TestCrashes:
 
     @pytest.mark.crash
     @pytest.mark.parametrize("kind", ["request", "change", "hand-over"])
-    @in_loop
+    @in_real_loop
     async def test_poller_when_killed_before_any_step_then_as_if_it_had_never_stopped(
         self, tmp_path: Path, kind: str
     ) -> None:
@@ -172,7 +172,7 @@ class TestCrashes:
             assert by_item(world.received) == by_item(oracle.received), f"killed before step {at}, a {kind}"
 
     @pytest.mark.crash
-    @in_loop
+    @in_real_loop
     async def test_poller_when_killed_again_and_again_then_as_if_it_had_never_stopped(self, tmp_path: Path) -> None:
         oracle = await live(tmp_path / "oracle")
         for seed in range(40) if IS_FULL else range(SEED, SEED + 15):
@@ -182,7 +182,7 @@ class TestCrashes:
             assert by_item(world.received) == by_item(oracle.received), f"seed {seed}: {[fuse.at for fuse in fuses]}"
 
     @pytest.mark.crash
-    @in_loop
+    @in_real_loop
     async def test_poller_when_stopped_at_any_request_then_as_if_it_had_never_stopped(self, tmp_path: Path) -> None:
         kinds = frozenset({"request"})
         oracle = await live(tmp_path / "oracle", Fuse(kinds=kinds))
@@ -192,7 +192,7 @@ class TestCrashes:
             assert by_item(world.received) == by_item(oracle.received), f"stopped at request {at}"
 
     @pytest.mark.crash
-    @in_loop
+    @in_real_loop
     async def test_poller_when_a_disk_write_fails_anywhere_then_nothing_is_lost_or_doubled(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -228,7 +228,7 @@ async def _no_sleep(_seconds: float) -> None:
 
 class TestPosition:
     @pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b"\0" * 300, b'{"schema": 99}', b'{"schema": 1}'])
-    @in_loop
+    @in_real_loop
     async def test_position_when_lost_then_waiting_comments_still_arrive_once(
         self, tmp_path: Path, content: bytes | None
     ) -> None:
@@ -247,7 +247,7 @@ class TestPosition:
 
         assert world.ids() == [*STARTED, "1/comment:1001", "2/review_comment:1001", "3/close:1"]
 
-    @in_loop
+    @in_real_loop
     async def test_position_when_any_value_has_another_shape_then_costs_one_look_and_nothing_else(
         self, tmp_path: Path
     ) -> None:
@@ -279,7 +279,7 @@ class TestPosition:
         assert tried > 80
 
     @pytest.mark.parametrize("restarts", [False, True])
-    @in_loop
+    @in_real_loop
     async def test_ledger_when_held_and_repaired_later_then_what_passed_meanwhile_arrives(
         self, tmp_path: Path, restarts: bool
     ) -> None:
@@ -302,7 +302,7 @@ class TestPosition:
         assert world.ids() == [*STARTED, "2/comment:1002", "1/comment:1001"]
 
     @pytest.mark.parametrize("how", ["closed", "unlabelled"])
-    @in_loop
+    @in_real_loop
     async def test_ledger_when_repaired_after_its_item_left_then_the_end_is_noticed(
         self, tmp_path: Path, how: str
     ) -> None:
@@ -323,7 +323,7 @@ class TestPosition:
 
         assert world.ids() == [*STARTED, "1/close:1"]
 
-    @in_loop
+    @in_real_loop
     async def test_item_when_it_raises_then_its_rows_are_read_again(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -347,7 +347,7 @@ class TestPosition:
 
         assert world.ids() == [*STARTED, "2/comment:1002", "1/comment:1001"]
 
-    @in_loop
+    @in_real_loop
     async def test_position_when_it_cannot_be_written_then_a_restart_delivers_nothing_twice(
         self, tmp_path: Path
     ) -> None:
@@ -366,7 +366,7 @@ class TestPosition:
 
         assert world.ids() == [*STARTED, "1/comment:1001", "1/comment:1002"]
 
-    @in_loop
+    @in_real_loop
     async def test_position_when_a_page_fails_then_does_not_move(self, tmp_path: Path) -> None:
         world = await delivered(tmp_path)
         before = world.cursor()
@@ -379,7 +379,7 @@ class TestPosition:
 
         assert world.ids() == [*STARTED, *(f"1/comment:{id_}" for id_ in range(1001, 1251))]
 
-    @in_loop
+    @in_real_loop
     async def test_list_when_it_changes_under_every_walk_then_its_repository_waits(self, tmp_path: Path) -> None:
         """A list that never holds still proves nothing; the next look tries again."""
         world = await delivered(tmp_path)
@@ -439,7 +439,7 @@ def put(tree: Any, path: Path_, value: Any) -> bool:
 
 class TestSweep:
     @pytest.mark.parametrize("every_s", [60, 300, 600, 1800, 3600])
-    @in_loop
+    @in_real_loop
     async def test_reviews_when_each_look_is_a_life_of_its_own_then_all_are_found_in_time(
         self, tmp_path: Path, every_s: int
     ) -> None:
@@ -460,7 +460,7 @@ class TestSweep:
 
 class TestDeparture:
     @pytest.mark.parametrize("fault", ["lag", "error"])
-    @in_loop
+    @in_real_loop
     async def test_comments_when_nobody_can_tell_yet_that_their_item_left_then_keep_their_order(
         self, tmp_path: Path, fault: str
     ) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from support.github.stories import LINGER_CYCLES, LISTING, begun, keys, thread_of, without
-from support.world import REPO, in_loop, scene
+from support.world import REPO, in_real_loop, scene
 from the_loop.core.model import Outcome, Verdict
 
 
 class TestLabel:
     @pytest.mark.parametrize("restarts", [False, True])
-    @in_loop
+    @in_real_loop
     async def test_item_when_unlabelled_then_what_is_written_meanwhile_comes_when_it_is_back(
         self, tmp_path: Path, restarts: bool
     ) -> None:
@@ -34,7 +34,7 @@ class TestLabel:
         assert sorted(world.ids(number)) == sorted(["spawn:1", *written])
         assert [key for key in world.ids(number) if key.startswith("comment")] == keys("comment", (1001, 1002, 1003))
 
-    @in_loop
+    @in_real_loop
     async def test_item_when_closed_while_unlabelled_then_is_closed_within_thirty_cycles(self, tmp_path: Path) -> None:
         world, number = await begun(tmp_path)
         world.github.unlabel(REPO, number, "auto")
@@ -46,7 +46,7 @@ class TestLabel:
         assert len(world.github.requests_matching(r"/issues/1$")) <= 4
 
     @pytest.mark.parametrize("restarts", [False, True])
-    @in_loop
+    @in_real_loop
     async def test_item_when_unlabelled_and_closed_and_back_each_time_then_nothing_old_comes_again(
         self, tmp_path: Path, restarts: bool
     ) -> None:
@@ -83,7 +83,7 @@ class TestLabel:
         assert thread_of(world, number) == keys("comment", range(1001, 1007))
 
     @pytest.mark.parametrize("times", [1, 5])
-    @in_loop
+    @in_real_loop
     async def test_label_when_taken_off_and_put_back_between_two_looks_then_nobody_notices(
         self, tmp_path: Path, times: int
     ) -> None:
@@ -96,7 +96,7 @@ class TestLabel:
 
         assert world.ids() == ["1/spawn:1", "1/comment:1001"]
 
-    @in_loop
+    @in_real_loop
     async def test_label_when_renamed_then_all_items_wait_and_go_on_when_it_is_back(self, tmp_path: Path) -> None:
         world = scene(tmp_path)
         numbers = [world.add_issue() for _ in range(20)]
@@ -118,7 +118,7 @@ class TestLabel:
     @pytest.mark.parametrize(
         "label", ["auto", "AUTO", "a b", "a+b&c=d", "50%", "#1?", "grün/später", "🦉", 'it\'s "x"', "."]
     )
-    @in_loop
+    @in_real_loop
     async def test_label_when_of_any_characters_then_its_items_are_found_and_no_others(
         self, tmp_path: Path, label: str
     ) -> None:
@@ -137,7 +137,7 @@ class TestLabel:
 
 
 class TestReopened:
-    @in_loop
+    @in_real_loop
     async def test_item_when_reopened_within_the_linger_then_goes_on(self, tmp_path: Path) -> None:
         world, number = await begun(tmp_path)
         world.github.close(REPO, number)
@@ -152,7 +152,7 @@ class TestReopened:
 
         assert world.ids() == ["1/spawn:1", "1/comment:1001", "1/comment:1002", "1/comment:1003"]
 
-    @in_loop
+    @in_real_loop
     async def test_item_when_reopened_later_then_starts_again_with_its_thread(self, tmp_path: Path) -> None:
         world = scene(tmp_path)
         number = world.add_issue()
@@ -171,7 +171,7 @@ class TestReopened:
         assert world.ids() == ["1/spawn:1", "1/close:1", "1/spawn:2", "1/comment:1003"]
         assert thread_of(world, number) == ["comment:1001", "comment:1002"]
 
-    @in_loop
+    @in_real_loop
     async def test_item_when_closed_and_reopened_between_two_looks_then_nobody_notices(self, tmp_path: Path) -> None:
         world, number = await begun(tmp_path)
         world.github.close(REPO, number)
@@ -181,7 +181,7 @@ class TestReopened:
 
         assert world.ids() == ["1/spawn:1", "1/comment:1001"]
 
-    @in_loop
+    @in_real_loop
     async def test_pull_request_when_reopened_then_carries_its_reviews_and_none_comes_again(
         self, tmp_path: Path
     ) -> None:
@@ -202,7 +202,7 @@ class TestReopened:
         assert (first[-1], spawn, last) == ("close:1", "spawn:2", "review:1003")
         assert sorted(thread_of(world, number)) == ["review:1001", "review:1002", "review_comment:1001"]
 
-    @in_loop
+    @in_real_loop
     async def test_item_when_reopened_while_its_close_is_on_its_way_then_starts_after_it(self, tmp_path: Path) -> None:
         world, number = await begun(tmp_path)
         world.sink.answers[f"github:{REPO}#1/close:1"] = [Outcome(Verdict.LATER)] * 2
@@ -215,7 +215,7 @@ class TestReopened:
         assert world.ids() == ["1/spawn:1", "1/close:1", "1/close:1", "1/close:1", "1/spawn:2"]
         assert thread_of(world, number) == ["comment:1001"]
 
-    @in_loop
+    @in_real_loop
     async def test_item_when_reopened_again_and_again_then_its_starts_are_counted(self, tmp_path: Path) -> None:
         world, number = await begun(tmp_path)
         for _ in range(3):

@@ -11,7 +11,7 @@ from support.clock import NOON
 from support.github import faults
 from support.github.stories import FAILURES, LINGER_CYCLES, begun, edited, everything_of, keys, thread_of
 from support.github.values import Kind, Rules, View
-from support.world import REPO, World, in_loop, scene
+from support.world import REPO, World, in_real_loop, scene
 from the_loop.sources.github.section import Monitor
 
 SWEEP = 30  # looks
@@ -42,7 +42,7 @@ class TestWhat:
             ("PENDING", "A draft.", None),
         ],
     )
-    @in_loop
+    @in_real_loop
     async def test_review_when_it_has_a_text_or_a_verdict_then_arrives_with_both(
         self, tmp_path: Path, state: str, body: str | None, verdict: str | None, is_first_sight: bool
     ) -> None:
@@ -62,7 +62,7 @@ class TestWhat:
         )
 
     @pytest.mark.parametrize("is_first_sight", [True, False])
-    @in_loop
+    @in_real_loop
     async def test_comment_on_a_line_then_says_where_it_stands(self, tmp_path: Path, is_first_sight: bool) -> None:
         world, _ = await begun(tmp_path)
         number = world.add_issue(pull_request=True)
@@ -76,7 +76,7 @@ class TestWhat:
         shown = spawn["thread"] if is_first_sight else others
         assert [(one["path"], one.get("line")) for one in shown] == [("src/ä b.py", 17), ("outdated.py", None)]
 
-    @in_loop
+    @in_real_loop
     async def test_review_when_edited_dismissed_or_deleted_then_does_not_come_again(self, tmp_path: Path) -> None:
         world, number = await begun(tmp_path, pull_request=True)
         world.github.review(REPO, number, body="Fine.", state="APPROVED")
@@ -92,7 +92,7 @@ class TestWhat:
 
         assert world.ids(number) == ["spawn:1", "review:1001"]
 
-    @in_loop
+    @in_real_loop
     async def test_rows_of_all_lists_then_arrive_in_the_order_they_were_written(self, tmp_path: Path) -> None:
         world, number = await begun(tmp_path, pull_request=True)
         written = []
@@ -103,7 +103,7 @@ class TestWhat:
 
         assert world.ids(number) == ["spawn:1", *written]
 
-    @in_loop
+    @in_real_loop
     async def test_review_when_its_fields_are_odd_then_costs_itself(self, tmp_path: Path) -> None:
         def broken(rows: list[dict[str, Any]]) -> list[Any]:
             odd = [{**rows[0], "id": n, key: value} for n, (key, value) in enumerate(oddities)]
@@ -126,7 +126,7 @@ class TestWhat:
 
 class TestWhen:
     @pytest.mark.parametrize("kind", ["review", "review_comment"])
-    @in_loop
+    @in_real_loop
     async def test_review_when_anything_moves_with_it_then_arrives_with_the_next_look(
         self, tmp_path: Path, kind: str
     ) -> None:
@@ -145,7 +145,7 @@ class TestWhen:
             assert [key for key in world.ids(number) if key.startswith("review:")] != []
 
     @pytest.mark.parametrize("restarts", [False, True])
-    @in_loop
+    @in_real_loop
     async def test_reviews_when_nothing_moves_with_them_then_all_arrive_within_thirty_looks(
         self, tmp_path: Path, restarts: bool
     ) -> None:
@@ -169,7 +169,7 @@ class TestWhen:
         assert set(costs) == {1, 2}
 
     @pytest.mark.parametrize("view", [View.REVIEWS, View.ISSUES, View.REVIEW_COMMENTS])
-    @in_loop
+    @in_real_loop
     async def test_review_when_one_answer_lags_behind_the_others_then_is_asked_for_again(
         self, tmp_path: Path, view: View
     ) -> None:
@@ -185,7 +185,7 @@ class TestWhen:
         assert sorted(world.ids(number)) == ["review:1001", "review_comment:1001", "spawn:1"]
 
     @pytest.mark.parametrize("count", [1, 99, 100, 130])
-    @in_loop
+    @in_real_loop
     async def test_review_when_pending_for_long_then_arrives_once_submitted_on_whichever_page(
         self, tmp_path: Path, count: int
     ) -> None:
@@ -201,7 +201,7 @@ class TestWhen:
 
         assert world.ids(number) == ["spawn:1", *keys("review", shown), f"review:{late}"]
 
-    @in_loop
+    @in_real_loop
     async def test_review_when_written_after_its_pull_request_was_merged_then_comes_before_the_close(
         self, tmp_path: Path
     ) -> None:
@@ -213,7 +213,7 @@ class TestWhen:
 
         assert world.ids(number) == ["spawn:1", "review:1001", "close:1"]
 
-    @in_loop
+    @in_real_loop
     async def test_reviews_when_the_label_is_gone_then_come_when_it_is_back(self, tmp_path: Path) -> None:
         world, number = await begun(tmp_path, pull_request=True)
         world.github.unlabel(REPO, number, "auto")
@@ -228,7 +228,7 @@ class TestWhen:
 
 
 class TestCost:
-    @in_loop
+    @in_real_loop
     async def test_reviews_then_are_asked_for_pull_requests_that_are_watched_only(self, tmp_path: Path) -> None:
         world = scene(tmp_path, section={"monitor": Monitor(pull_requests=False)})
         world.add_issue()
@@ -240,7 +240,7 @@ class TestCost:
         await world.cycle(times=SWEEP + 1)
         assert set(asked_for(world, 0)) == {2}
 
-    @in_loop
+    @in_real_loop
     async def test_reviews_when_nothing_is_new_then_cost_no_point(self, tmp_path: Path) -> None:
         world, number = await begun(tmp_path, pull_request=True)
         for _ in range(130):
@@ -254,7 +254,7 @@ class TestCost:
         assert (asked_for(world, before), world.github.points - points) == ([number] * 2, 0)
 
     @pytest.mark.parametrize("effect", [*FAILURES.values(), faults.permission_denied()])
-    @in_loop
+    @in_real_loop
     async def test_reviews_when_one_list_of_them_fails_then_the_others_arrive_and_these_later(
         self, tmp_path: Path, effect: faults.Effect
     ) -> None:
@@ -271,7 +271,7 @@ class TestCost:
             assert sorted(everything_of(world, number)) == [f"comment:{id_}", f"review:{id_}", "spawn:1"]
         assert world.state == "ok"
 
-    @in_loop
+    @in_real_loop
     async def test_reviews_when_their_list_fails_in_its_turn_then_it_is_asked_for_in_the_next_look(
         self, tmp_path: Path
     ) -> None:
@@ -288,7 +288,7 @@ class TestCost:
 
         assert world.ids(number) == ["spawn:1", "review:1001"]
 
-    @in_loop
+    @in_real_loop
     async def test_thread_when_it_has_many_reviews_then_all_are_carried(self, tmp_path: Path) -> None:
         world = scene(tmp_path)
         number = world.add_issue(pull_request=True, created=NOON - 9000)

@@ -9,7 +9,7 @@ import pytest
 
 from support.github.stories import COMMENTS, LISTING, REVIEW_COMMENTS, begun, edited, everything_of, keys
 from support.github.values import Rules
-from support.world import REPO, in_loop, scene
+from support.world import REPO, in_real_loop, scene
 from the_loop.core.model import Outcome, Verdict
 
 NEEDED = {  # by us, of any kind of row
@@ -19,7 +19,7 @@ NEEDED = {  # by us, of any kind of row
 
 
 class TestIdentity:
-    @in_loop
+    @in_real_loop
     async def test_streams_when_they_share_numbers_then_all_arrive(self, tmp_path: Path) -> None:
         """Elsewhere one set of seen numbers for all streams swallowed the second and the third."""
         world, number = await begun(tmp_path, pull_request=True)
@@ -37,7 +37,7 @@ class TestIdentity:
         assert sorted(world.ids(other)) == ["comment:9002", "review:9002", "review_comment:9002", "spawn:1"]
 
     @pytest.mark.parametrize("is_first_sight", [False, True])
-    @in_loop
+    @in_real_loop
     async def test_pull_request_when_written_on_everywhere_then_is_one_item(
         self, tmp_path: Path, is_first_sight: bool
     ) -> None:
@@ -58,7 +58,7 @@ class TestIdentity:
         ]
 
     @pytest.mark.parametrize("pattern", [LISTING, COMMENTS, REVIEW_COMMENTS, "/reviews", "/issues/2/comments"])
-    @in_loop
+    @in_real_loop
     async def test_rows_when_repeated_in_one_answer_then_come_once(self, tmp_path: Path, pattern: str) -> None:
         world, number = await begun(tmp_path, pull_request=True)
         world.github.fail(pattern, edited(lambda rows: [*rows, *reversed(rows)]), times=None)
@@ -73,7 +73,7 @@ class TestIdentity:
         assert sorted(everything_of(world, number)) == [*(f"{kind}:1001" for kind in written), "spawn:1"]
         assert sorted(everything_of(world, other)) == [*(f"{kind}:1002" for kind in written), "spawn:1"]
 
-    @in_loop
+    @in_real_loop
     async def test_numbers_when_beyond_what_floats_can_hold_then_are_told_apart(self, tmp_path: Path) -> None:
         ids = [2**53, 2**53 + 1, 2**63 - 1, 2**63, 10**19]
         large = edited(lambda rows: [{**row, "id": ids[row["id"] - 1001]} for row in rows], is_lasting=True)
@@ -88,7 +88,7 @@ class TestIdentity:
 
         assert world.ids(number) == ["spawn:1", *keys("comment", ids)]
 
-    @in_loop
+    @in_real_loop
     async def test_comment_when_it_is_seen_on_another_item_then_comes_to_each_at_most_once(
         self, tmp_path: Path
     ) -> None:
@@ -108,7 +108,7 @@ class TestIdentity:
 
         assert (world.ids(number), world.ids(other)) == (["spawn:1", "comment:1001"], ["spawn:1", "comment:1001"])
 
-    @in_loop
+    @in_real_loop
     async def test_row_when_missing_from_some_answers_and_back_then_does_not_come_again(self, tmp_path: Path) -> None:
         """Elsewhere an id was forgotten when one answer lacked it, and came back as new."""
         world = scene(tmp_path)
@@ -130,7 +130,7 @@ class TestIdentity:
 
         assert everything_of(world, number) == ["spawn:1", *keys("comment", (1001, 1002, 1003))]
 
-    @in_loop
+    @in_real_loop
     async def test_row_when_edited_or_deleted_after_delivery_then_nothing_comes(self, tmp_path: Path) -> None:
         """Elsewhere an edited comment counted as new, and deleting one ran its command again."""
         world = scene(tmp_path)
@@ -151,7 +151,7 @@ class TestIdentity:
 
         assert world.ids() == ["1/spawn:1", f"1/comment:{second}", f"1/comment:{new}"]
 
-    @in_loop
+    @in_real_loop
     async def test_row_when_deleted_before_it_was_taken_then_is_delivered_as_accepted(self, tmp_path: Path) -> None:
         """Elsewhere it was looked up once more at the hand-over, and what failed there was tried for ever."""
         world, number = await begun(tmp_path)
@@ -165,7 +165,7 @@ class TestIdentity:
         assert world.ids() == ["1/spawn:1", f"1/comment:{id_}", f"1/comment:{id_}"]
         assert (world.received[-1]["body"], world.received[-1]["attempt"]) == ("As accepted.", 1)
 
-    @in_loop
+    @in_real_loop
     async def test_comments_when_hundreds_then_each_arrives_once_over_restarts(self, tmp_path: Path) -> None:
         world, number = await begun(tmp_path)
         for _ in range(3):
@@ -183,7 +183,7 @@ class TestIdentity:
 
 
 class TestShapes:
-    @in_loop
+    @in_real_loop
     async def test_author_or_body_when_null_then_the_others_arrive(self, tmp_path: Path) -> None:
         """Elsewhere one comment of a deleted account broke the whole run."""
         world = scene(tmp_path)
@@ -200,7 +200,7 @@ class TestShapes:
         assert [note.fields["reason"] for note in world.told("dispatch.dropped")] == ["unauthorized"]
 
     @pytest.mark.parametrize("is_absent", [False, True], ids=["null", "absent"])
-    @in_loop
+    @in_real_loop
     async def test_anything_when_null_or_absent_that_we_can_do_without_then_all_arrives(
         self, tmp_path: Path, is_absent: bool
     ) -> None:
@@ -236,7 +236,7 @@ class TestShapes:
         assert everything_of(world, issue) == ["spawn:1", "comment:1001", "comment:1002"]
         assert sorted(everything_of(world, pull)) == ["comment:1003", "review:1001", "review_comment:1001", "spawn:1"]
 
-    @in_loop
+    @in_real_loop
     async def test_row_when_malformed_then_costs_itself(self, tmp_path: Path) -> None:
         def broken(rows: list[dict[str, Any]]) -> list[Any]:
             odd: list[Any] = [None, [], "row", 7, {}, {**rows[0], "id": "x"}, {**rows[0], "user": []}]
@@ -254,7 +254,7 @@ class TestShapes:
 
         assert world.ids() == ["1/spawn:1", f"1/comment:{first}", f"1/comment:{second}"]
 
-    @in_loop
+    @in_real_loop
     async def test_item_when_malformed_then_costs_itself(self, tmp_path: Path) -> None:
         """Also where its page is full without it, and where it is asked about by itself."""
         world = scene(tmp_path)
@@ -276,7 +276,7 @@ class TestShapes:
         asked = [entry for entry in world.github.requests_matching(rf"/issues/{good}$") if entry.number > before]
         assert asked == []
 
-    @in_loop
+    @in_real_loop
     async def test_comment_when_its_item_did_not_change_then_still_has_its_title(self, tmp_path: Path) -> None:
         world = scene(tmp_path, Rules(reviews_move_issue=False))
         number = world.add_issue(title="Broken", pull_request=True)

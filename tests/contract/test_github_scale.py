@@ -15,7 +15,7 @@ from typing import Any
 
 from support.clock import NOON
 from support.github.values import Rules
-from support.world import World, carried, in_loop, scene
+from support.world import World, carried, in_real_loop, scene
 
 SIGHTS = 50  # of one source in one cycle
 SWEEP = 30  # looks in which each pull request is asked for its reviews once
@@ -93,7 +93,7 @@ def assert_once(world: World, expected: Sequence[str]) -> None:
 
 
 class TestIdle:
-    @in_loop
+    @in_real_loop
     async def test_look_when_four_hundred_items_are_idle_then_costs_the_formula_and_touches_no_file(
         self, tmp_path: Path
     ) -> None:
@@ -118,7 +118,7 @@ class TestIdle:
         assert asked_for_reviews == sum(pulls for _, pulls in SIZES.values()), "each once"
         assert_once(world, expected)
 
-    @in_loop
+    @in_real_loop
     async def test_look_when_one_comment_came_then_costs_a_point_for_each_changed_list(self, tmp_path: Path) -> None:
         world = scene(tmp_path, repos=tuple(SIZES))
         expected = add(world, "octo/most", 203) + add(world, "octo/few", 7)
@@ -134,7 +134,7 @@ class TestIdle:
 class TestFirstSight:
     REPOS = ("octo/old", "octo/a", "octo/b", "octo/c")
 
-    @in_loop
+    @in_real_loop
     async def test_items_when_hundreds_are_new_then_fifty_a_cycle_and_known_ones_do_not_wait(
         self, tmp_path: Path
     ) -> None:
@@ -162,7 +162,7 @@ class TestFirstSight:
 
         assert_once(world, expected)
 
-    @in_loop
+    @in_real_loop
     async def test_known_items_when_first_sights_would_spend_the_limit_then_do_not_wait_for_its_end(
         self, tmp_path: Path
     ) -> None:

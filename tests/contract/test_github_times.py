@@ -11,12 +11,12 @@ import pytest
 from support.github.rows import iso
 from support.github.stories import COMMENTS, begun, edited, everything_of, keys
 from support.github.values import Rules, View
-from support.world import REPO, in_loop, scene
+from support.world import REPO, in_real_loop, scene
 
 
 class TestTimes:
     @pytest.mark.parametrize("inclusive", [True, False])
-    @in_loop
+    @in_real_loop
     async def test_rows_when_seconds_are_shared_then_all_arrive_whatever_since_means(
         self, tmp_path: Path, inclusive: bool
     ) -> None:
@@ -35,7 +35,7 @@ class TestTimes:
         assert sorted(world.ids(number)) == sorted(["spawn:1", *keys("comment", written)])
 
     @pytest.mark.parametrize("inclusive", [True, False])
-    @in_loop
+    @in_real_loop
     async def test_rows_when_all_of_one_second_then_none_is_lost_or_doubled(
         self, tmp_path: Path, inclusive: bool
     ) -> None:
@@ -55,7 +55,7 @@ class TestTimes:
         assert world.ids(number) == ["spawn:1", *keys("comment", written)]
 
     @pytest.mark.parametrize("seconds", [-1, -100, 0, 1, 100])
-    @in_loop
+    @in_real_loop
     async def test_row_when_its_two_times_differ_then_comes_once(self, tmp_path: Path, seconds: int) -> None:
         """Elsewhere "edited" was told by two times that differ, which those of a fresh comment may."""
 
@@ -73,7 +73,7 @@ class TestTimes:
 
         assert world.ids(number) == ["spawn:1", *keys("comment", written)]
 
-    @in_loop
+    @in_real_loop
     async def test_pending_review_when_submitted_late_then_its_comments_arrive(self, tmp_path: Path) -> None:
         world = scene(tmp_path)
         number = world.add_issue(pull_request=True)
@@ -90,7 +90,7 @@ class TestTimes:
 
 class TestLag:
     @pytest.mark.parametrize("late", [*View, None])
-    @in_loop
+    @in_real_loop
     async def test_rows_when_answers_lag_then_all_arrive_once(self, tmp_path: Path, late: View | None) -> None:
         """Each kind of answer in turn is 20 s behind all others, then each answer by up to 20 s, at random."""
         seed = 20
@@ -128,7 +128,7 @@ class TestLag:
             assert [key for key in arrived if key.startswith("spawn")] == ["spawn:1"]
 
     @pytest.mark.parametrize("is_known", [False, True])
-    @in_loop
+    @in_real_loop
     async def test_row_when_its_thread_lags_behind_the_list_of_all_then_arrives(
         self, tmp_path: Path, is_known: bool
     ) -> None:

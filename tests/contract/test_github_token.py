@@ -10,7 +10,7 @@ import pytest
 from support.clock import Clock
 from support.github.fake import FakeGitHub
 from support.http_server import FakeServer
-from support.world import REPO, in_loop
+from support.world import REPO, in_real_loop
 from the_loop.sources.base import SourceError
 from the_loop.sources.github.client import Client
 from the_loop.sources.github.provider import github_token
@@ -29,7 +29,7 @@ def github() -> Iterator[FakeGitHub]:
 
 
 @pytest.mark.parametrize("token", ["hush\n", "hush ", " hush\r\n", "\thush"])
-@in_loop
+@in_real_loop
 async def test_token_when_it_has_blanks_around_it_then_is_sent_without(github: FakeGitHub, token: str) -> None:
     """From the environment as well as from a file: a line break at its end is easily left there."""
     client = Client(github.base_url, lambda: github_token(SECTION, {"GITHUB_TOKEN": token}), now=time.time)
@@ -40,7 +40,7 @@ async def test_token_when_it_has_blanks_around_it_then_is_sent_without(github: F
 
 
 @pytest.mark.parametrize("token", ["hush hush", "hush\x7f", *UNUSABLE])
-@in_loop
+@in_real_loop
 async def test_token_when_unusable_then_is_said_and_not_shown(github: FakeGitHub, token: str) -> None:
     """Elsewhere the whole header stood in the log, in the words of the library that refused it."""
     client = Client(github.base_url, lambda: github_token(SECTION, {"GITHUB_TOKEN": token}), now=time.time)
@@ -53,7 +53,7 @@ async def test_token_when_unusable_then_is_said_and_not_shown(github: FakeGitHub
 
 
 @pytest.mark.parametrize("token", UNUSABLE)
-@in_loop
+@in_real_loop
 async def test_client_when_its_token_cannot_be_sent_then_does_not_show_it(github: FakeGitHub, token: str) -> None:
     client = Client(github.base_url, lambda: token, now=time.time)
     with pytest.raises(SourceError) as caught:

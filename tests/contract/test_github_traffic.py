@@ -17,7 +17,7 @@ from support.github import faults
 from support.github.values import Answer, Kind
 from support.replay import Plan, Replay, play
 from support.replay_judge import judge
-from support.world import in_loop
+from support.world import in_real_loop
 
 IS_FULL: Final = bool(os.environ.get("THE_LOOP_FULL_SWEEP"))
 ALL_AT_ONCE: Final = {
@@ -47,7 +47,7 @@ class TestTraffic:
         ],
         ids=["quiet", "lag", "restarts", "crashes", "still", "rotation", "all", "all-long"],
     )
-    @in_loop
+    @in_real_loop
     async def test_real_days_then_all_that_could_be_seen_arrives_once_and_in_order(
         self, tmp_path: Path, fields: dict[str, Any]
     ) -> None:
@@ -66,7 +66,7 @@ class TestTraffic:
         assert not plan.are_reviews_still or plan.days < 5 or max(outcome.review_delays) > 1  # by the sweep
         assert plan.crashes == 0 or min(replay.crashes[request] for request in (1, 2, 3, 4)) > 2
 
-    @in_loop
+    @in_real_loop
     async def test_replay_when_an_answer_is_wrong_then_sees_it(self, tmp_path: Path) -> None:
         """So that its silence means something: comments that the lists leave out are missed."""
         replay = Replay(tmp_path, Plan(interval_s=3600, days=2))
@@ -75,7 +75,7 @@ class TestTraffic:
 
         assert judge(replay).missed
 
-    @in_loop
+    @in_real_loop
     async def test_replay_when_no_validator_holds_then_sees_what_idle_looks_cost(self, tmp_path: Path) -> None:
         replay = Replay(tmp_path, Plan(days=0.2))
         serial = count()

@@ -10,7 +10,7 @@ import pytest
 
 from support.github import faults
 from support.github.values import Rules
-from support.world import REPO, World, in_loop, scene
+from support.world import REPO, World, in_real_loop, scene
 from the_loop.sources.github import poll as poll_module
 from the_loop.sources.github.section import Monitor
 
@@ -34,7 +34,7 @@ def limit(world: World, points: int) -> None:
 
 
 class TestLimited:
-    @in_loop
+    @in_real_loop
     async def test_reviews_when_there_are_more_than_points_then_arrive_over_the_hours(self, tmp_path: Path) -> None:
         """The look that meets the limit must keep what it read, or the next one spends its hour on the same."""
         world = await started(tmp_path, 80)
@@ -50,7 +50,7 @@ class TestLimited:
         assert world.state == "ok"
 
     @pytest.mark.parametrize("how", ["close", "unlabel"])
-    @in_loop
+    @in_real_loop
     async def test_departures_when_there_are_more_than_points_then_are_noticed_over_the_hours(
         self, tmp_path: Path, how: str
     ) -> None:
@@ -68,7 +68,7 @@ class TestLimited:
         else:
             assert all(world.ledger(number)["poll"]["away"] for number in range(1, 81))
 
-    @in_loop
+    @in_real_loop
     async def test_limit_when_met_among_single_questions_then_nobody_asks_before_its_moment(
         self, tmp_path: Path
     ) -> None:
@@ -85,7 +85,7 @@ class TestLimited:
 
 class TestUnanswered:
     @pytest.mark.parametrize("effect", [faults.server_error(), faults.hang()])
-    @in_loop
+    @in_real_loop
     async def test_reviews_when_the_server_gives_none_then_few_are_asked_for_and_all_come_in_the_end(
         self, tmp_path: Path, effect: faults.Effect
     ) -> None:
@@ -106,7 +106,7 @@ class TestUnanswered:
         assert sum("review" in name for name in world.ids()) == 60
         assert world.state == "ok"
 
-    @in_loop
+    @in_real_loop
     async def test_reviews_when_three_are_broken_for_good_then_the_others_arrive(self, tmp_path: Path) -> None:
         world = await started(tmp_path, 12)
         world.github.fail(r"/pulls/[123]/reviews", faults.server_error(), times=None)
@@ -116,7 +116,7 @@ class TestUnanswered:
 
         assert sum("review" in name for name in world.ids()) == 9
 
-    @in_loop
+    @in_real_loop
     async def test_departures_when_the_server_tells_of_none_then_few_are_asked_about(self, tmp_path: Path) -> None:
         world = await started(tmp_path, 40, linger_s=0)
         fault = world.github.fail(r"/issues/\d+$", faults.server_error(), times=None)
@@ -133,7 +133,7 @@ class TestUnanswered:
 
 class TestMany:
     @pytest.mark.parametrize("what", ["reviews", "departures"])
-    @in_loop
+    @in_real_loop
     async def test_questions_when_there_are_more_than_one_look_may_ask_then_come_in_several(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
     ) -> None:
@@ -168,7 +168,7 @@ class TestNonsense:
         ],
         ids=["date", "nested", "message"],
     )
-    @in_loop
+    @in_real_loop
     async def test_answer_when_odd_then_costs_its_repository_and_no_position(
         self, tmp_path: Path, effect: faults.Effect
     ) -> None:
@@ -187,7 +187,7 @@ class TestNonsense:
 
 class TestCost:
     @pytest.mark.parametrize("monitor", [Monitor(pull_requests=False), Monitor(issues=False)])
-    @in_loop
+    @in_real_loop
     async def test_look_when_a_kind_is_not_monitored_then_costs_no_point_for_it(
         self, tmp_path: Path, monitor: Monitor
     ) -> None:
@@ -201,7 +201,7 @@ class TestCost:
         assert world.github.points == spent
         assert len(world.ids()) == 1
 
-    @in_loop
+    @in_real_loop
     async def test_item_without_label_when_closed_then_its_validator_does_not_hide_that(self, tmp_path: Path) -> None:
         world = await started(tmp_path, 3)
         world.github.unlabel(REPO, 2, "auto")
@@ -217,7 +217,7 @@ class TestCost:
 
 class TestTurns:
     @pytest.mark.parametrize("looks", [1, 5, 13, 100])
-    @in_loop
+    @in_real_loop
     async def test_review_when_it_moves_nothing_else_then_is_found_within_its_turn_whatever_restarts(
         self, tmp_path: Path, looks: int
     ) -> None:
@@ -233,7 +233,7 @@ class TestTurns:
 
         assert sum("review" in name for name in world.ids()) == 30
 
-    @in_loop
+    @in_real_loop
     async def test_review_when_its_look_failed_then_keeps_its_turn(self, tmp_path: Path) -> None:
         world = await started(tmp_path, 10, Rules(reviews_move_issue=False))
         world.github.fail(r"/issues\?", faults.server_error(), times=3)

@@ -9,7 +9,7 @@ import pytest
 from support.github import faults
 from support.github.stories import LINGER_CYCLES, begun, everything_of, thread_of
 from support.github.values import Kind
-from support.world import REPO, World, in_loop, scene
+from support.world import REPO, World, in_real_loop, scene
 
 KINDS = [str(kind) for kind in Kind]
 MARKER = "<!-- the-loop -->"
@@ -22,7 +22,7 @@ def say(world: World, kind: str, body: str | None, author: str | None = "octocat
 
 class TestWords:
     @pytest.mark.parametrize("kind", KINDS)
-    @in_loop
+    @in_real_loop
     async def test_words_when_written_anywhere_then_are_obeyed(self, tmp_path: Path, kind: str) -> None:
         world, number = await begun(tmp_path, pull_request=True)
         arrived = []
@@ -43,7 +43,7 @@ class TestWords:
 
     @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("author", ["stranger", None, "octocat[bot]"])
-    @in_loop
+    @in_real_loop
     async def test_word_when_of_somebody_else_then_is_not_heard(
         self, tmp_path: Path, kind: str, author: str | None
     ) -> None:
@@ -61,7 +61,7 @@ class TestWords:
         "body",
         ["> the-loop stop", "```\nthe-loop stop\n```", "    the-loop stop", "say the-loop stop", "the-loop stop!"],
     )
-    @in_loop
+    @in_real_loop
     async def test_word_when_quoted_or_part_of_a_line_then_is_text(self, tmp_path: Path, kind: str, body: str) -> None:
         world, number = await begun(tmp_path, pull_request=True)
         key = say(world, kind, body)
@@ -70,7 +70,7 @@ class TestWords:
         assert (world.ids(number), world.received[-1]["body"]) == (["spawn:1", key], body)
 
     @pytest.mark.parametrize("kind", KINDS)
-    @in_loop
+    @in_real_loop
     async def test_text_beside_a_word_then_arrives_without_it(self, tmp_path: Path, kind: str) -> None:
         """Lines end as web forms send them."""
         world, number = await begun(tmp_path, pull_request=True)
@@ -83,7 +83,7 @@ class TestWords:
         assert world.ids(number) == ["spawn:1", key]
         assert world.received[-1]["body"].split() == ["Wait", "for", "me.", "Until", "noon."]
 
-    @in_loop
+    @in_real_loop
     async def test_review_when_a_word_is_all_its_text_then_its_verdict_still_arrives(self, tmp_path: Path) -> None:
         world, number = await begun(tmp_path, pull_request=True)
         world.github.review(REPO, number, body="the-loop pause", state="APPROVED")
@@ -95,7 +95,7 @@ class TestWords:
         assert world.ids(number) == ["spawn:1", "review:1001"]
         assert (world.received[-1]["verdict"], world.received[-1]["body"]) == ("approved", "")
 
-    @in_loop
+    @in_real_loop
     async def test_words_when_in_several_lists_then_the_last_written_decides(self, tmp_path: Path) -> None:
         """Each list is an answer of its own; what counts is when the words were written."""
         world, number = await begun(tmp_path, pull_request=True)
@@ -115,7 +115,7 @@ class TestWords:
         assert world.received[-1]["reason"] == "stopped"
 
     @pytest.mark.parametrize("kind", KINDS)
-    @in_loop
+    @in_real_loop
     async def test_word_when_edited_into_what_was_heard_then_is_not_obeyed(self, tmp_path: Path, kind: str) -> None:
         world, number = await begun(tmp_path, pull_request=True)
         key = say(world, kind, "Go on.")
@@ -125,7 +125,7 @@ class TestWords:
 
         assert world.ids(number) == ["spawn:1", key]
 
-    @in_loop
+    @in_real_loop
     async def test_word_when_in_a_review_that_is_not_submitted_then_is_heard_once_it_is(self, tmp_path: Path) -> None:
         world, number = await begun(tmp_path, pull_request=True)
         began = world.clock.now
@@ -136,7 +136,7 @@ class TestWords:
 
         assert world.ids(number) == ["spawn:1", "close:1"]
 
-    @in_loop
+    @in_real_loop
     async def test_words_when_two_stand_in_one_comment_then_are_neither(self, tmp_path: Path) -> None:
         world, number = await begun(tmp_path, pull_request=True)
         key = say(world, "review", "the-loop stop\nor rather\nthe-loop pause")
@@ -151,7 +151,7 @@ class TestStartCommand:
         ("kind", "is_first_sight"),
         [("item", True), *((kind, True) for kind in KINDS), *((kind, False) for kind in KINDS)],
     )
-    @in_loop
+    @in_real_loop
     async def test_item_when_the_word_is_required_then_starts_with_it_and_not_before(
         self, tmp_path: Path, kind: str, is_first_sight: bool
     ) -> None:
@@ -174,7 +174,7 @@ class TestStartCommand:
         assert sorted(thread_of(world, number)) == ["comment:1001", "review_comment:1001"]
         assert world.received[0]["body"] == "See here."
 
-    @in_loop
+    @in_real_loop
     async def test_word_when_the_label_is_missing_then_starts_once_it_is_there(self, tmp_path: Path) -> None:
         world = scene(tmp_path, require_start=True)
         number = world.add_issue(labels=())
@@ -186,7 +186,7 @@ class TestStartCommand:
 
         assert world.ids(number) == ["spawn:1"]
 
-    @in_loop
+    @in_real_loop
     async def test_items_when_the_word_becomes_required_then_running_ones_go_on(self, tmp_path: Path) -> None:
         world, number = await begun(tmp_path)
         world = world.restart(require_start=True)
@@ -201,7 +201,7 @@ class TestStartCommand:
 
         assert (world.ids(number)[-1], world.ids(new)) == ("close:1", ["spawn:1"])
 
-    @in_loop
+    @in_real_loop
     async def test_start_word_when_its_thread_cannot_be_read_then_starts_later(self, tmp_path: Path) -> None:
         world = scene(tmp_path, require_start=True)
         number = world.add_issue(pull_request=True)
@@ -214,7 +214,7 @@ class TestStartCommand:
 
 
 class TestStrangersItems:
-    @in_loop
+    @in_real_loop
     async def test_item_of_a_stranger_then_waits_for_the_start_word(self, tmp_path: Path) -> None:
         world = scene(tmp_path)
         number = world.add_issue(author="stranger")
@@ -229,7 +229,7 @@ class TestStrangersItems:
         assert (world.ids(number), thread_of(world, number)) == (["spawn:1"], ["comment:1002"])
         assert world.ids(nobodys) == []
 
-    @in_loop
+    @in_real_loop
     async def test_start_word_when_written_while_the_label_is_gone_then_counts_when_it_is_back(
         self, tmp_path: Path
     ) -> None:
@@ -245,7 +245,7 @@ class TestStrangersItems:
 
         assert world.ids() == ["1/spawn:1"]
 
-    @in_loop
+    @in_real_loop
     async def test_start_word_when_written_on_a_stopped_item_without_label_then_counts_when_it_is_back(
         self, tmp_path: Path
     ) -> None:

@@ -12,7 +12,7 @@ from published.example import BARE, DELETED, NAMED, PULL, REPO, TOKEN
 from published.prism import Inspecting, violations
 from support.github.query import parse
 from support.github.values import View
-from support.world import in_loop
+from support.world import in_real_loop
 from the_loop.core.model import Kind, Presence
 from the_loop.sources.base import Known, Listing
 from the_loop.sources.github.client import Client
@@ -65,7 +65,7 @@ async def inspected(github: FakeGitHub) -> AsyncIterator[tuple[Client, list[str]
         await client.close()
 
 
-@in_loop
+@in_real_loop
 async def test_source_when_it_looks_then_asks_and_is_told_as_described(github: FakeGitHub, tmp_path: Path) -> None:
     for _ in range(101):  # a second page
         github.add_issue(REPO, labels=["auto"])
@@ -95,7 +95,7 @@ async def test_source_when_it_looks_then_asks_and_is_told_as_described(github: F
     assert (told[0].items, last[str(PULL)]) == (104, Presence.AWAY)
 
 
-@in_loop
+@in_real_loop
 async def test_client_when_it_writes_a_comment_then_as_described(github: FakeGitHub) -> None:
     async with inspected(github) as (client, found):
         statuses = [

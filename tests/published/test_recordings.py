@@ -12,7 +12,7 @@ import pytest
 from published.recordings import Recording
 from support.clock import NOON
 from support.http_server import HttpServer
-from support.world import in_loop
+from support.world import in_real_loop
 from the_loop.sources.base import SourceError
 from the_loop.sources.github.client import Client
 from the_loop.sources.github.repositories import Repositories
@@ -69,7 +69,7 @@ def renamed(recordings: Path) -> Path:
 
 
 class TestPaginateIssues:
-    @in_loop
+    @in_real_loop
     async def test_walk_then_all_rows_of_all_pages_in_order(self, issues: Recording) -> None:
         async with served(issues) as (client, _):
             walked = await walk(client, LISTED)
@@ -81,7 +81,7 @@ class TestPaginateIssues:
         assert issues.asked[5:] == issues.calls[:4]  # asked again: nothing slipped over a page edge meanwhile
         assert [call.partition("?")[0] for call in issues.calls[1:]] == ["GET /repositories/1000/issues"] * 4
 
-    @in_loop
+    @in_real_loop
     async def test_walk_when_page_1_is_known_then_nothing_else_is_asked(self, issues: Recording) -> None:
         async with served(issues) as (client, _):
             first = await client.get(LISTED)
@@ -90,7 +90,7 @@ class TestPaginateIssues:
         assert walked is None
         assert issues.asked == [f"GET {LISTED}"] * 2
 
-    @in_loop
+    @in_real_loop
     async def test_listing_when_every_page_is_known_then_all_are_asked_and_none_is_sent_again(
         self, issues: Recording
     ) -> None:
@@ -103,7 +103,7 @@ class TestPaginateIssues:
         assert [part.answer.status for part in again] == [304] * 5  # which carry no links
         assert (issues.asked, issues.strange) == (issues.calls * 2, [])
 
-    @in_loop
+    @in_real_loop
     async def test_walk_when_links_lead_to_another_origin_then_fails_and_goes_nowhere(self, issues: Recording) -> None:
         async with served(issues, is_mapped=False) as (client, transport):
             with pytest.raises(SourceError):  # and never a list that ends early
@@ -114,7 +114,7 @@ class TestPaginateIssues:
 
 
 class TestRenameRepository:
-    @in_loop
+    @in_real_loop
     async def test_get_by_the_former_name_then_follows_to_the_lasting_id(self, renamed: Path) -> None:
         recording = Recording(renamed)
         async with served(recording) as (client, _):
@@ -124,7 +124,7 @@ class TestRenameRepository:
         assert answer.moved == "/repositories/1000"
         assert recording.asked == [f"GET /repos/{OLD}", "GET /repositories/1000"]
 
-    @in_loop
+    @in_real_loop
     async def test_write_when_moved_then_repeated_with_method_and_body(self, renamed: Path) -> None:
         recording = Recording(renamed)
         rename = json.dumps({"name": NEW.partition("/")[2]}).encode()
@@ -138,7 +138,7 @@ class TestRenameRepository:
         assert (first.moved, second.moved) == ("", "/repositories/1000")
         assert (second.status, second.value["description"]) == (200, "test description")
 
-    @in_loop
+    @in_real_loop
     async def test_get_when_redirected_to_another_origin_then_fails_and_goes_nowhere(self, renamed: Path) -> None:
         async with served(Recording(renamed), is_mapped=False) as (client, transport):
             with pytest.raises(SourceError, match="another host"):
@@ -146,7 +146,7 @@ class TestRenameRepository:
 
         assert transport.foreign == []
 
-    @in_loop
+    @in_real_loop
     async def test_source_when_configured_by_the_former_name_then_keeps_id_and_name_and_asks_by_the_new_one(
         self, renamed: Path, tmp_path: Path
     ) -> None:

@@ -161,7 +161,7 @@ class Life:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def in_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+def in_virtual_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
     """Run a test that is a coroutine, in virtual time; the lives that it leaves end with it."""
 
     @wraps(test)

@@ -58,7 +58,7 @@ REPO = "octo/repo"
 P = ParamSpec("P")
 
 
-def in_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+def in_real_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
     """Run a test that is a coroutine in an event loop of its own."""
 
     @wraps(test)

@@ -13,7 +13,7 @@ from support.fuse import Fuse
 from support.life import (
     Life,
     idle,
-    in_loop,
+    in_virtual_loop,
     next_life,
 )
 from the_loop.core.ledger import Phase
@@ -44,7 +44,7 @@ def owed(root: StateRoot) -> set[str]:
 # --- what is recorded when --------------------------------------------------------------------------------------------
 
 
-@in_loop
+@in_virtual_loop
 async def test_position_comes_after_all_items_of_the_look(
     root: StateRoot, runner: FakeRunner, source: FakeSource
 ) -> None:
@@ -61,7 +61,7 @@ async def test_position_comes_after_all_items_of_the_look(
     assert [step for step in fuse.log if step in (*ledgers, "write fake.json")] == [*ledgers, "write fake.json"]
 
 
-@in_loop
+@in_virtual_loop
 async def test_item_is_on_disk_before_the_next_one_is_touched(root: StateRoot, source: FakeSource) -> None:
     runner = FakeRunner(default=None)
     source.add(1)
@@ -87,7 +87,7 @@ async def let_pass(source: FakeSource, count: int) -> None:
     await idle()
 
 
-@in_loop
+@in_virtual_loop
 async def test_stop_inside_a_look_keeps_what_is_done_and_moves_no_position(root: StateRoot, source: FakeSource) -> None:
     runner = FakeRunner(default=None)
     life = await begun(root, runner, source, 1)
@@ -112,7 +112,7 @@ async def test_stop_inside_a_look_keeps_what_is_done_and_moves_no_position(root:
     assert runner.ids() == [f"{REF}/spawn:1", f"{REF}/comment:1", "fake:2/spawn:1"]
 
 
-@in_loop
+@in_virtual_loop
 async def test_stop_inside_a_listing_changes_nothing(root: StateRoot, runner: FakeRunner, source: FakeSource) -> None:
     life = await begun(root, runner, source, 1)
     files = {path: path.read_bytes() for path in root.path.rglob("*.json")}
@@ -128,7 +128,7 @@ async def test_stop_inside_a_listing_changes_nothing(root: StateRoot, runner: Fa
     assert {path: path.read_bytes() for path in root.path.rglob("*.json")} == files
 
 
-@in_loop
+@in_virtual_loop
 async def test_cursor_when_the_poller_is_displaced_in_a_cycle_stays_as_it_is_on_disk(
     root: StateRoot, runner: FakeRunner, source: FakeSource
 ) -> None:
@@ -150,7 +150,7 @@ async def test_cursor_when_the_poller_is_displaced_in_a_cycle_stays_as_it_is_on_
     assert runner.ids() == [f"{REF}/spawn:1", f"{REF}/comment:1"]
 
 
-@in_loop
+@in_virtual_loop
 async def test_idle_look_reads_no_thread_and_writes_nothing(
     root: StateRoot, runner: FakeRunner, source: FakeSource
 ) -> None:
@@ -168,7 +168,7 @@ async def test_idle_look_reads_no_thread_and_writes_nothing(
     assert (len(fuse.steps) - before, source.threads) == (0, [])
 
 
-@in_loop
+@in_virtual_loop
 async def test_rows_that_repeat_are_delivered_once(root: StateRoot, runner: FakeRunner, source: FakeSource) -> None:
     life = await begun(root, runner, source, 1)
     source.write(REF, *comments(1, 2))
@@ -183,7 +183,7 @@ async def test_rows_that_repeat_are_delivered_once(root: StateRoot, runner: Fake
     assert runner.ids() == [f"{REF}/spawn:1", f"{REF}/comment:1", f"{REF}/comment:2"]
 
 
-@in_loop
+@in_virtual_loop
 async def test_outcome_that_comes_while_a_thread_is_read_is_not_overwritten(
     root: StateRoot, source: FakeSource
 ) -> None:
@@ -212,7 +212,7 @@ async def test_outcome_that_comes_while_a_thread_is_read_is_not_overwritten(
     assert life.ledger(REF).poll.phase is Phase.LIVE
 
 
-@in_loop
+@in_virtual_loop
 async def test_notes_of_a_listing_are_told(root: StateRoot, runner: FakeRunner, source: FakeSource) -> None:
     async def poll(*_: object) -> Listing:
         return Listing([], {}, 0, notes=[Note("poll.edited", {"ref": REF, "key": "comment:1", "reason": "edited"})])
@@ -227,7 +227,7 @@ async def test_notes_of_a_listing_are_told(root: StateRoot, runner: FakeRunner, 
 # --- first sights -----------------------------------------------------------------------------------------------------
 
 
-@in_loop
+@in_virtual_loop
 async def test_first_sights_are_capped_and_known_items_are_not_kept_waiting(
     root: StateRoot, runner: FakeRunner, source: FakeSource
 ) -> None:
@@ -250,7 +250,7 @@ async def test_first_sights_are_capped_and_known_items_are_not_kept_waiting(
     assert len(set(runner.ids())) == len(runner.ids())
 
 
-@in_loop
+@in_virtual_loop
 async def test_what_is_written_before_a_capped_first_sight_is_carried(
     root: StateRoot, runner: FakeRunner, source: FakeSource
 ) -> None:

@@ -11,7 +11,7 @@ from support.clock import NOON, Clock
 from support.fakes import REFUSED, FakeRunner, FakeSource
 from support.life import (
     Life,
-    in_loop,
+    in_virtual_loop,
 )
 from the_loop.core.guards import Rules
 from the_loop.core.ledger import Phase
@@ -41,7 +41,7 @@ def owed(root: StateRoot) -> set[str]:
 # --- a source that fails ----------------------------------------------------------------------------------------------
 
 
-@in_loop
+@in_virtual_loop
 async def test_look_that_fails_changes_nothing_and_is_told_once(
     root: StateRoot, runner: FakeRunner, source: FakeSource
 ) -> None:
@@ -62,7 +62,7 @@ async def test_look_that_fails_changes_nothing_and_is_told_once(
     assert runner.ids() == [f"{REF}/spawn:1", f"{REF}/comment:1"]
 
 
-@in_loop
+@in_virtual_loop
 async def test_failing_source_backs_off_to_ten_minutes_at_most(
     root: StateRoot, runner: FakeRunner, source: FakeSource
 ) -> None:
@@ -79,7 +79,7 @@ async def test_failing_source_backs_off_to_ten_minutes_at_most(
     assert 500 < waits[-1] <= 600
 
 
-@in_loop
+@in_virtual_loop
 async def test_unexpected_error_of_a_source_costs_that_source_only_and_repeats_nothing(
     root: StateRoot, runner: FakeRunner, source: FakeSource
 ) -> None:
@@ -99,7 +99,7 @@ async def test_unexpected_error_of_a_source_costs_that_source_only_and_repeats_n
     assert runner.ids()[2:] == ["other:1/comment:1", f"{REF}/comment:1"]
 
 
-@in_loop
+@in_virtual_loop
 async def test_partial_listing_closes_nothing(root: StateRoot, runner: FakeRunner, source: FakeSource) -> None:
     life = await begun(root, runner, source, 1, 2)
     for fake in source.items.values():
@@ -114,7 +114,7 @@ async def test_partial_listing_closes_nothing(root: StateRoot, runner: FakeRunne
     assert {life.ledger(ref).poll.phase for ref in source.items} == {Phase.LIVE}
 
 
-@in_loop
+@in_virtual_loop
 async def test_what_is_due_is_handed_over_while_its_source_fails(root: StateRoot, source: FakeSource) -> None:
     runner = FakeRunner()
     life = await begun(root, runner, source, 1)
@@ -143,7 +143,7 @@ def test_source_that_nobody_may_speak_on_is_unread() -> None:
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 
-@in_loop
+@in_virtual_loop
 async def test_limit_in_a_look_is_waited_for_also_after_a_restart(
     root: StateRoot, runner: FakeRunner, source: FakeSource
 ) -> None:
@@ -170,7 +170,7 @@ async def test_limit_in_a_look_is_waited_for_also_after_a_restart(
 
 
 @pytest.mark.parametrize("jump", [-365 * 86_400.0, 365 * 86_400.0])
-@in_loop
+@in_virtual_loop
 async def test_limit_is_not_made_longer_by_a_clock_that_was_set(
     root: StateRoot, runner: FakeRunner, source: FakeSource, jump: float
 ) -> None:
@@ -194,7 +194,7 @@ def test_stored_wait_is_never_longer_than_it_was_when_it_was_set(now: float, lef
     assert wait.remaining_s(NOON + now) == left
 
 
-@in_loop
+@in_virtual_loop
 async def test_limit_while_threads_are_read_asks_for_no_more_of_them_and_owes_the_rest(
     root: StateRoot, runner: FakeRunner, source: FakeSource
 ) -> None:
@@ -219,7 +219,7 @@ async def test_limit_while_threads_are_read_asks_for_no_more_of_them_and_owes_th
     assert (owed(root), life.watched[0].error) == (set(), "")
 
 
-@in_loop
+@in_virtual_loop
 async def test_limit_of_one_part_is_waited_for_and_the_other_parts_are_served(
     root: StateRoot, runner: FakeRunner, source: FakeSource
 ) -> None:
@@ -233,7 +233,7 @@ async def test_limit_of_one_part_is_waited_for_and_the_other_parts_are_served(
     assert life.watched[0].wait_left_s(life.clock.uptime_s) == 120
 
 
-@in_loop
+@in_virtual_loop
 async def test_clock_that_jumps_over_the_whole_story_delivers_each_once(
     root: StateRoot, runner: FakeRunner, source: FakeSource
 ) -> None:

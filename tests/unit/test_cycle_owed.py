@@ -12,7 +12,7 @@ from support import factories as make
 from support.fakes import FakeRunner, FakeSource
 from support.life import (
     Life,
-    in_loop,
+    in_virtual_loop,
 )
 from the_loop.cursors import read_cursor
 from the_loop.sources.base import SourceError, Thread
@@ -52,7 +52,7 @@ def failing_for(work: Callable[..., Any], ref: str, error: Exception, *, times: 
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("a bug")])
-@in_loop
+@in_virtual_loop
 async def test_item_that_cannot_be_written_is_owed_until_it_is(
     root: StateRoot, runner: FakeRunner, source: FakeSource, error: Exception
 ) -> None:
@@ -74,7 +74,7 @@ async def test_item_that_cannot_be_written_is_owed_until_it_is(
     assert owed(root) == set()
 
 
-@in_loop
+@in_virtual_loop
 async def test_item_whose_thread_cannot_be_read_is_owed_and_costs_itself_only(
     root: StateRoot, runner: FakeRunner, source: FakeSource
 ) -> None:
@@ -92,7 +92,7 @@ async def test_item_whose_thread_cannot_be_read_is_owed_and_costs_itself_only(
     assert owed(root) == set()
 
 
-@in_loop
+@in_virtual_loop
 async def test_item_that_is_not_there_any_more_when_its_thread_is_read_is_owed(
     root: StateRoot, runner: FakeRunner, source: FakeSource
 ) -> None:
@@ -110,7 +110,7 @@ async def test_item_that_is_not_there_any_more_when_its_thread_is_read_is_owed(
     assert runner.ids() == [f"{REF}/spawn:1"]
 
 
-@in_loop
+@in_virtual_loop
 async def test_owed_item_in_a_part_that_could_not_be_read_stays_owed(
     root: StateRoot, runner: FakeRunner, source: FakeSource
 ) -> None:
@@ -129,7 +129,7 @@ async def test_owed_item_in_a_part_that_could_not_be_read_stays_owed(
     assert runner.ids() == [f"{REF}/spawn:1", f"{REF}/comment:1"]
 
 
-@in_loop
+@in_virtual_loop
 async def test_held_item_stays_owed_and_gets_what_it_missed_once_its_ledger_is_back(
     root: StateRoot, runner: FakeRunner, source: FakeSource
 ) -> None:
@@ -160,7 +160,7 @@ async def test_held_item_stays_owed_and_gets_what_it_missed_once_its_ledger_is_b
     assert owed(root) == set()
 
 
-@in_loop
+@in_virtual_loop
 async def test_ledger_that_lies_about_the_items_id_is_held(
     root: StateRoot, runner: FakeRunner, source: FakeSource
 ) -> None:
@@ -182,7 +182,7 @@ async def test_ledger_that_lies_about_the_items_id_is_held(
     assert len(list(root.portable.glob("*.bad-*"))) == 1
 
 
-@in_loop
+@in_virtual_loop
 async def test_newer_ledger_is_held_and_left_as_it_is(root: StateRoot, runner: FakeRunner, source: FakeSource) -> None:
     life = await begun(root, runner, source, 1, 2)
     content = b'{"schema": 99, "ref": "fake:1", "future": [1, 2]}'
@@ -220,7 +220,7 @@ async def test_newer_ledger_is_held_and_left_as_it_is(root: StateRoot, runner: F
     ],
     ids=lambda content: content.decode()[:70].replace("\0", "0"),
 )
-@in_loop
+@in_virtual_loop
 async def test_position_of_another_shape_is_no_position_and_everything_is_owed(
     root: StateRoot, runner: FakeRunner, source: FakeSource, content: bytes
 ) -> None:
@@ -242,7 +242,7 @@ async def test_position_of_another_shape_is_no_position_and_everything_is_owed(
     assert life.watched[0].error == ""
 
 
-@in_loop
+@in_virtual_loop
 async def test_position_that_cannot_be_written_costs_questions_and_nothing_else(
     root: StateRoot, runner: FakeRunner, source: FakeSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from support.fakes import UNKNOWN, FakeRunner, FakeSource, comments
 from support.life import (
     Life,
     files_of,
-    in_loop,
+    in_virtual_loop,
     quick_root,
 )
 from the_loop.core.model import Kind, Presence
@@ -54,7 +54,7 @@ def story(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     return Story(tmp_path, monkeypatch, killed=request.param)
 
 
-@in_loop
+@in_virtual_loop
 async def test_item_from_its_first_sight_to_its_end(story: Story) -> None:
     story.source.add(1, *comments(1))
     await story.poll(3)
@@ -71,7 +71,7 @@ async def test_item_from_its_first_sight_to_its_end(story: Story) -> None:
     assert files_of(story.root) == []
 
 
-@in_loop
+@in_virtual_loop
 async def test_label_off_and_on_brings_what_was_written_meanwhile_once(story: Story) -> None:
     story.source.add(1)
     await story.poll()
@@ -86,7 +86,7 @@ async def test_label_off_and_on_brings_what_was_written_meanwhile_once(story: St
     assert story.got() == ["spawn:1", *(f"comment:{number}" for number in range(1, 8))]
 
 
-@in_loop
+@in_virtual_loop
 async def test_closed_commented_and_reopened_starts_again_with_what_was_missed(story: Story) -> None:
     story.source.add(1)
     await story.poll()
@@ -105,7 +105,7 @@ async def test_closed_commented_and_reopened_starts_again_with_what_was_missed(s
     assert [entry["id"] for entry in story.runner.got[5]["thread"]] == ["1", "2", "3", "4"]
 
 
-@in_loop
+@in_virtual_loop
 async def test_stop_and_start_again(story: Story) -> None:
     story.source.add(1)
     await story.poll()
@@ -121,7 +121,7 @@ async def test_stop_and_start_again(story: Story) -> None:
     assert story.runner.got[1]["reason"] == "stopped"
 
 
-@in_loop
+@in_virtual_loop
 async def test_pause_holds_comments_back_and_resume_lets_them_flow(story: Story) -> None:
     story.source.add(1)
     await story.poll()
@@ -134,7 +134,7 @@ async def test_pause_holds_comments_back_and_resume_lets_them_flow(story: Story)
     assert story.got() == ["spawn:1", "comment:1", "comment:3", "comment:4"]
 
 
-@in_loop
+@in_virtual_loop
 async def test_pause_before_the_spawn_holds_it_back_and_it_carries_what_came(story: Story) -> None:
     story.source.add(1, make.entry(1, PAUSE))
     await story.poll(2)
@@ -147,7 +147,7 @@ async def test_pause_before_the_spawn_holds_it_back_and_it_carries_what_came(sto
     assert [entry["id"] for entry in story.runner.got[0]["thread"]] == ["2", "3"]
 
 
-@in_loop
+@in_virtual_loop
 async def test_waiting_item_of_a_stranger_whose_label_was_off_when_start_was_said(story: Story) -> None:
     story.source.add(1, author=make.STRANGER)
     await story.poll()
@@ -160,7 +160,7 @@ async def test_waiting_item_of_a_stranger_whose_label_was_off_when_start_was_sai
     assert story.got() == ["spawn:1"]
 
 
-@in_loop
+@in_virtual_loop
 async def test_item_that_closes_while_its_spawn_runs_is_closed_after_it_with_its_last_words(story: Story) -> None:
     story.runner.script = {f"{REF}/spawn:1": [None]}
     story.source.add(1)
@@ -176,7 +176,7 @@ async def test_item_that_closes_while_its_spawn_runs_is_closed_after_it_with_its
     assert story.got() == ["spawn:1", "comment:1", "close:1"]
 
 
-@in_loop
+@in_virtual_loop
 async def test_stop_while_the_spawn_runs_closes_after_it(story: Story) -> None:
     story.runner.script = {f"{REF}/spawn:1": [None]}
     story.source.add(1)
@@ -189,7 +189,7 @@ async def test_stop_while_the_spawn_runs_closes_after_it(story: Story) -> None:
     assert story.got() == ["spawn:1", "close:1"]
 
 
-@in_loop
+@in_virtual_loop
 async def test_stop_while_a_spawn_runs_that_nobody_can_tell_about_closes_after_it_was_offered_again(
     story: Story,
 ) -> None:
@@ -204,7 +204,7 @@ async def test_stop_while_a_spawn_runs_that_nobody_can_tell_about_closes_after_i
     assert [payload["redelivery"] for payload in story.runner.got] == [False, True, False]
 
 
-@in_loop
+@in_virtual_loop
 async def test_streams_that_share_numbers_both_arrive(story: Story) -> None:
     story.source.add(1)
     await story.poll()
@@ -215,7 +215,7 @@ async def test_streams_that_share_numbers_both_arrive(story: Story) -> None:
     assert sorted(story.got()[1:]) == ["comment:9001", "review:9001", "review_comment:9001"]
 
 
-@in_loop
+@in_virtual_loop
 async def test_deleted_comment_runs_nothing_again(story: Story) -> None:
     story.source.add(1)
     await story.poll()
@@ -228,7 +228,7 @@ async def test_deleted_comment_runs_nothing_again(story: Story) -> None:
     assert story.got() == ["spawn:1", "comment:1", "comment:2", "comment:3"]
 
 
-@in_loop
+@in_virtual_loop
 async def test_comment_that_was_deleted_after_it_was_accepted_is_delivered_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,7 +246,7 @@ async def test_comment_that_was_deleted_after_it_was_accepted_is_delivered_as_it
     assert story.runner.got[2]["body"] == "two"
 
 
-@in_loop
+@in_virtual_loop
 async def test_first_sight_of_an_old_item_is_one_delivery_with_all_of_its_thread(story: Story) -> None:
     story.source.add(1, *comments(*range(1, 41)))
     await story.poll(3)
@@ -255,7 +255,7 @@ async def test_first_sight_of_an_old_item_is_one_delivery_with_all_of_its_thread
     assert len(story.runner.got[0]["thread"]) == 40
 
 
-@in_loop
+@in_virtual_loop
 async def test_thread_of_thousands_is_delivered_once_and_never_forgotten(story: Story) -> None:
     story.source.add(1, *comments(*range(1, 3001)))
     await story.poll(2)
@@ -267,7 +267,7 @@ async def test_thread_of_thousands_is_delivered_once_and_never_forgotten(story: 
     assert story.root.ledger(REF).stat().st_size < 200_000
 
 
-@in_loop
+@in_virtual_loop
 async def test_restarts_deliver_nothing_of_what_was_delivered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixty items with three comments each; five starts, the last two without anything of this machine."""
     story = Story(tmp_path, monkeypatch, killed=True)

@@ -13,7 +13,7 @@ from support.fakes import DELIVERED, FakeRunner
 from support.inbox import LAST_YEAR, ME, NEXT_CENTURY, Inbox, remove
 from support.life import (
     Life,
-    in_loop,
+    in_virtual_loop,
     new_root,
 )
 
@@ -25,7 +25,7 @@ def inbox(tmp_path: Path) -> Inbox:
     return Inbox(path)
 
 
-@in_loop
+@in_virtual_loop
 async def test_odd_inbox_over_ten_looks_and_restarts_delivers_each_once(tmp_path: Path) -> None:
     """The mtime and the name say nothing: contents do."""
     runner, root = FakeRunner(), new_root(tmp_path / "state")
@@ -64,7 +64,7 @@ async def test_odd_inbox_over_ten_looks_and_restarts_delivers_each_once(tmp_path
     ]
 
 
-@in_loop
+@in_virtual_loop
 async def test_file_renamed_while_the_spawn_that_carries_it_runs_is_not_delivered_again(tmp_path: Path) -> None:
     runner, root = FakeRunner(default=None), new_root(tmp_path / "state")
     inbox = Inbox(tmp_path / "inbox")
@@ -86,7 +86,7 @@ async def test_file_renamed_while_the_spawn_that_carries_it_runs_is_not_delivere
 
 
 @pytest.mark.parametrize("state", ["waits for its turn", "runs", "waits for a start word"])
-@in_loop
+@in_virtual_loop
 async def test_file_renamed_before_it_was_handed_over_is_handed_over_once(tmp_path: Path, state: str) -> None:
     """Only what is known under its old name is nothing new under another one."""
     runner, root = FakeRunner(default=None if state == "runs" else DELIVERED), new_root(tmp_path / "state")
@@ -114,7 +114,7 @@ async def test_file_renamed_before_it_was_handed_over_is_handed_over_once(tmp_pa
     assert sorted(told_bodies) == ["a comment", "the body"]
 
 
-@in_loop
+@in_virtual_loop
 async def test_item_md_that_came_later_is_a_comment_also_when_the_thread_is_read(tmp_path: Path) -> None:
     runner, root = FakeRunner(), new_root(tmp_path / "state")
     inbox = Inbox(tmp_path / "inbox")
@@ -134,7 +134,7 @@ async def test_item_md_that_came_later_is_a_comment_also_when_the_thread_is_read
     ]
 
 
-@in_loop
+@in_virtual_loop
 async def test_folder_that_was_removed_is_closed_and_starts_again_when_it_is_back(tmp_path: Path) -> None:
     runner, root = FakeRunner(), new_root(tmp_path / "state")
     inbox = Inbox(tmp_path / "inbox")

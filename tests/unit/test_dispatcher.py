@@ -12,7 +12,7 @@ from support.fakes import DELIVERED, UNSTARTABLE, FakeRunner, FakeSource, commen
 from support.life import (
     Life,
     idle,
-    in_loop,
+    in_virtual_loop,
 )
 from the_loop.core.ledger import Phase
 from the_loop.state import StateRoot
@@ -45,7 +45,7 @@ async def item_with(root: StateRoot, runner: FakeRunner, *numbers: int, **option
 
 
 @pytest.mark.parametrize("limit", [1, 4, 100])
-@in_loop
+@in_virtual_loop
 async def test_no_more_than_the_limit_run_at_once_and_all_get_their_turn(root: StateRoot, limit: int) -> None:
     runner = FakeRunner(default=None)
     life, _ = await items(root, 10, runner=runner, limit=limit)
@@ -59,7 +59,7 @@ async def test_no_more_than_the_limit_run_at_once_and_all_get_their_turn(root: S
     assert runner.most_at_once == min(limit, 10)
 
 
-@in_loop
+@in_virtual_loop
 async def test_items_get_their_turn_in_the_order_they_came_up(root: StateRoot) -> None:
     runner = FakeRunner()
 
@@ -68,7 +68,7 @@ async def test_items_get_their_turn_in_the_order_they_came_up(root: StateRoot) -
     assert runner.ids() == [spawn(number) for number in range(1, 7)]
 
 
-@in_loop
+@in_virtual_loop
 async def test_events_of_one_item_go_one_after_the_other_whatever_is_free(root: StateRoot) -> None:
     runner = FakeRunner()
     runner.script = {f"fake:1/comment:{number}": [None] for number in (1, 2, 3)}
@@ -83,7 +83,7 @@ async def test_events_of_one_item_go_one_after_the_other_whatever_is_free(root: 
     assert runner.most_at_once == 1
 
 
-@in_loop
+@in_virtual_loop
 async def test_slow_item_holds_back_no_other(root: StateRoot) -> None:
     runner = FakeRunner()
     runner.script = {spawn(1): [None]}
@@ -94,7 +94,7 @@ async def test_slow_item_holds_back_no_other(root: StateRoot) -> None:
     assert runner.going() == [spawn(1)]
 
 
-@in_loop
+@in_virtual_loop
 async def test_raised_limit_takes_effect_with_the_next_offer(root: StateRoot) -> None:
     runner = FakeRunner(default=None)
     life, _ = await items(root, 5, runner=runner, limit=1)
@@ -106,7 +106,7 @@ async def test_raised_limit_takes_effect_with_the_next_offer(root: StateRoot) ->
     assert life.dispatcher.running_count == 3
 
 
-@in_loop
+@in_virtual_loop
 async def test_adopted_deliveries_count_but_wait_for_no_slot(root: StateRoot) -> None:
     runner = FakeRunner(default=None)
     life, source = await items(root, 3, runner=runner, limit=3)
@@ -125,7 +125,7 @@ async def test_adopted_deliveries_count_but_wait_for_no_slot(root: StateRoot) ->
     assert runner.going() == [spawn(3), spawn(4)]
 
 
-@in_loop
+@in_virtual_loop
 async def test_word_takes_effect_up_to_the_moment_of_the_hand_over(root: StateRoot) -> None:
     runner = FakeRunner(default=None)
     life, source = await items(root, 3, runner=runner, limit=1)
@@ -144,7 +144,7 @@ async def test_word_takes_effect_up_to_the_moment_of_the_hand_over(root: StateRo
 # --- drain ------------------------------------------------------------------------------------------------------------
 
 
-@in_loop
+@in_virtual_loop
 async def test_drain_returns_when_all_that_can_be_handed_over_has_ended(root: StateRoot) -> None:
     runner = FakeRunner()
     runner.script = {"fake:1/comment:1": [None], "fake:1/comment:2": [None]}
@@ -160,7 +160,7 @@ async def test_drain_returns_when_all_that_can_be_handed_over_has_ended(root: St
     assert life.ledger("fake:1").poll.pending == {}
 
 
-@in_loop
+@in_virtual_loop
 async def test_drain_returns_during_a_pause_and_says_that_something_is_stuck(root: StateRoot) -> None:
     runner = FakeRunner(default=UNSTARTABLE)
     life, _ = await items(root, 2, runner=runner, limit=1)

@@ -13,7 +13,7 @@ from support.fakes import LATER, REFUSED, UNKNOWN, UNSTARTABLE, FakeRunner, Fake
 from support.life import (
     Life,
     idle,
-    in_loop,
+    in_virtual_loop,
     no_space,
 )
 from the_loop.core.ledger import Phase
@@ -46,7 +46,7 @@ async def item_with(root: StateRoot, runner: FakeRunner, *numbers: int, **option
 # --- nothing can be begun ---------------------------------------------------------------------------------------------
 
 
-@in_loop
+@in_virtual_loop
 async def test_unstartable_pauses_all_charges_nothing_and_goes_on_by_itself(root: StateRoot) -> None:
     runner = FakeRunner()
     runner.script = {spawn(1): [UNSTARTABLE] * 2}
@@ -72,7 +72,7 @@ async def test_unstartable_pauses_all_charges_nothing_and_goes_on_by_itself(root
     assert not any(payload["redelivery"] for payload in runner.got)
 
 
-@in_loop
+@in_virtual_loop
 async def test_pauses_grow_to_fifteen_minutes_and_start_over_once_something_began(root: StateRoot) -> None:
     runner = FakeRunner()
     runner.script = {spawn(1): [UNSTARTABLE] * 11}
@@ -91,7 +91,7 @@ async def test_pauses_grow_to_fifteen_minutes_and_start_over_once_something_bega
 
 
 @pytest.mark.parametrize("between", [REFUSED, LATER, UNKNOWN], ids=lambda outcome: str(outcome.verdict))
-@in_loop
+@in_virtual_loop
 async def test_receiver_that_began_ends_the_growing_whatever_it_answered(root: StateRoot, between: Any) -> None:
     runner = FakeRunner()
     runner.script = {spawn(1): [UNSTARTABLE, UNSTARTABLE, between], spawn(2): [UNSTARTABLE]}
@@ -105,7 +105,7 @@ async def test_receiver_that_began_ends_the_growing_whatever_it_answered(root: S
     assert [fields["seconds"] for fields in life.notes("dispatch.paused")] == [5, 10, 5]
 
 
-@in_loop
+@in_virtual_loop
 async def test_what_ran_when_the_pause_began_is_recorded(root: StateRoot) -> None:
     runner = FakeRunner(default=None)
     runner.script = {spawn(2): [UNSTARTABLE]}
@@ -117,7 +117,7 @@ async def test_what_ran_when_the_pause_began_is_recorded(root: StateRoot) -> Non
     assert runner.ids() == [spawn(1), spawn(2)]
 
 
-@in_loop
+@in_virtual_loop
 async def test_stop_during_a_pause_names_what_waited(root: StateRoot) -> None:
     runner = FakeRunner()
     runner.script = {spawn(1): [UNSTARTABLE]}
@@ -132,7 +132,7 @@ async def test_stop_during_a_pause_names_what_waited(root: StateRoot) -> None:
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("embedded null byte")])
-@in_loop
+@in_virtual_loop
 async def test_runner_that_raises_pauses_and_is_not_asked_in_a_loop(root: StateRoot, error: Exception) -> None:
     runner, calls = FakeRunner(), []
 
@@ -168,7 +168,7 @@ def failing(count: int, work: Callable[..., Any], error: Exception) -> Callable[
     return wrapped
 
 
-@in_loop
+@in_virtual_loop
 async def test_disk_full_while_recording_is_tried_again_and_nothing_is_handed_over_twice(root: StateRoot) -> None:
     runner = FakeRunner()
     runner.script = {"fake:1/comment:1": [None]}
@@ -190,7 +190,7 @@ async def test_disk_full_while_recording_is_tried_again_and_nothing_is_handed_ov
     assert life.ledger("fake:1").poll.comment_attempts == {}
 
 
-@in_loop
+@in_virtual_loop
 async def test_disk_full_while_a_refusal_is_recorded_counts_it_once(root: StateRoot) -> None:
     runner = FakeRunner()
     runner.script = {"fake:1/comment:1": [None]}
@@ -204,7 +204,7 @@ async def test_disk_full_while_a_refusal_is_recorded_counts_it_once(root: StateR
     assert runner.ids() == [spawn(1), "fake:1/comment:1"]
 
 
-@in_loop
+@in_virtual_loop
 async def test_disk_that_is_full_over_a_restart_repeats_nothing(
     root: StateRoot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,7 +226,7 @@ async def test_disk_that_is_full_over_a_restart_repeats_nothing(
     assert runner.ids() == [spawn(1), "fake:1/comment:1", "fake:1/comment:2"]
 
 
-@in_loop
+@in_virtual_loop
 async def test_outcome_that_cannot_be_understood_costs_its_item_only_and_no_loop(root: StateRoot) -> None:
     runner = FakeRunner()
     life, source = await item_with(root, runner)
@@ -238,7 +238,7 @@ async def test_outcome_that_cannot_be_understood_costs_its_item_only_and_no_loop
     assert runner.ids().count("fake:1/comment:1") == 1
 
 
-@in_loop
+@in_virtual_loop
 async def test_item_whose_next_event_cannot_be_prepared_costs_itself_only(root: StateRoot) -> None:
     runner = FakeRunner()
     life = Life(root, runner, source := FakeSource())

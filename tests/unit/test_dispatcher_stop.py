@@ -13,7 +13,7 @@ from support.fakes import FakeRunner, FakeSource, comments
 from support.life import (
     Life,
     idle,
-    in_loop,
+    in_virtual_loop,
     no_space,
 )
 from the_loop.core.ledger import Standing
@@ -43,7 +43,7 @@ async def item_with(root: StateRoot, runner: FakeRunner, *numbers: int, **option
     return life, source
 
 
-@in_loop
+@in_virtual_loop
 async def test_stop_with_five_slow_items_and_four_slots_names_each_of_them(root: StateRoot) -> None:
     runner = FakeRunner(default=None)
     life, source = await items(root, 5, runner=runner, limit=4)
@@ -68,7 +68,7 @@ async def test_stop_with_five_slow_items_and_four_slots_names_each_of_them(root:
     assert {payload["attempt"] for payload in runner.got} == {1}
 
 
-@in_loop
+@in_virtual_loop
 async def test_stop_names_what_waits_behind_a_running_event(root: StateRoot) -> None:
     runner = FakeRunner()
     runner.script = {"fake:1/comment:1": [None]}
@@ -80,7 +80,7 @@ async def test_stop_names_what_waits_behind_a_running_event(root: StateRoot) -> 
     assert report.abandoned == ("fake:1/comment:2", "fake:1/comment:3")
 
 
-@in_loop
+@in_virtual_loop
 async def test_stop_names_again_what_the_last_life_put_back_and_this_one_did_not_begin(root: StateRoot) -> None:
     runner = FakeRunner()
     runner.script = {"fake:1/comment:1": [None]}
@@ -93,7 +93,7 @@ async def test_stop_names_again_what_the_last_life_put_back_and_this_one_did_not
     assert (await life.stop()).abandoned == ("fake:1/comment:2",)
 
 
-@in_loop
+@in_virtual_loop
 async def test_stop_does_not_call_abandoned_what_ended_and_could_not_be_recorded(
     root: StateRoot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,7 +117,7 @@ async def test_stop_does_not_call_abandoned_what_ended_and_could_not_be_recorded
     assert life.ledger("fake:1").poll.pending == {}
 
 
-@in_loop
+@in_virtual_loop
 async def test_stop_waits_for_nothing_and_hands_nothing_over_any_more(root: StateRoot) -> None:
     runner = FakeRunner(default=None)
     life, source = await items(root, 8, runner=runner, limit=4)
@@ -133,7 +133,7 @@ async def test_stop_waits_for_nothing_and_hands_nothing_over_any_more(root: Stat
     assert len(runner.got) == 4
 
 
-@in_loop
+@in_virtual_loop
 async def test_stop_of_an_idle_poller_finds_nothing(root: StateRoot) -> None:
     life, _ = await items(root, 2, runner=FakeRunner())
     before = {path.name: path.stat().st_mtime_ns for path in root.portable.iterdir()}
@@ -144,7 +144,7 @@ async def test_stop_of_an_idle_poller_finds_nothing(root: StateRoot) -> None:
     assert {path.name: path.stat().st_mtime_ns for path in root.portable.iterdir()} == before
 
 
-@in_loop
+@in_virtual_loop
 async def test_stop_when_the_disk_is_full_ends_all_the_same(root: StateRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = FakeRunner(default=None)
     life, source = await items(root, 3, runner=runner, limit=1)
@@ -162,7 +162,7 @@ async def test_stop_when_the_disk_is_full_ends_all_the_same(root: StateRoot, mon
     assert runner.ids() == [spawn(number) for number in (1, 2, 3)]
 
 
-@in_loop
+@in_virtual_loop
 async def test_stop_without_releases_writes_nothing(root: StateRoot) -> None:
     life, _ = await items(root, 3, runner=FakeRunner(default=None), limit=1)
     before = {path.name: path.read_bytes() for path in root.portable.iterdir()}
@@ -173,7 +173,7 @@ async def test_stop_without_releases_writes_nothing(root: StateRoot) -> None:
     assert {path.name: path.read_bytes() for path in root.portable.iterdir()} == before
 
 
-@in_loop
+@in_virtual_loop
 async def test_poller_that_is_not_in_charge_any_more_hands_nothing_over(root: StateRoot) -> None:
     runner = FakeRunner(default=None)
     life, source = await items(root, 2, runner=runner, limit=1)

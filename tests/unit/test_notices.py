@@ -7,7 +7,7 @@ import pytest
 from support import factories as make
 from support.clock import Clock
 from support.fakes import FakeSource
-from support.life import in_loop
+from support.life import in_virtual_loop
 from the_loop.core.ledger import Notice, Phase, Standing
 from the_loop.core.model import Note
 from the_loop.ledgers import Ledgers
@@ -58,7 +58,7 @@ def case(root: StateRoot) -> Case:
     return Case(root)
 
 
-@in_loop
+@in_virtual_loop
 async def test_notice_that_was_cut_off_is_looked_for_when_it_must_show(case: Case) -> None:
     case.clock.run(LOOK_AFTER_S - 1)
     assert (await case.send(), case.source.looks) == ([], 0)
@@ -68,7 +68,7 @@ async def test_notice_that_was_cut_off_is_looked_for_when_it_must_show(case: Cas
     assert (case.source.looks, len(case.source.written)) == (1, 1)
 
 
-@in_loop
+@in_virtual_loop
 async def test_notice_that_was_cut_off_when_the_clock_is_set_back_is_looked_for_at_once(case: Case) -> None:
     """Else a clock that was a year ahead would keep the notice back for that year."""
     case.clock.now -= 365 * 86_400

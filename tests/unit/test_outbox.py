@@ -13,7 +13,7 @@ from support.life import (
     Life,
     files_of,
     idle,
-    in_loop,
+    in_virtual_loop,
     live_item,
     next_life,
     no_space,
@@ -41,7 +41,7 @@ async def left_behind(root: StateRoot, runner: FakeRunner, source: FakeSource, *
 # --- order of writing -------------------------------------------------------------------------------------------------
 
 
-@in_loop
+@in_virtual_loop
 async def test_payloads_are_on_disk_before_the_ledger_and_the_ledger_before_the_hand_over(root: StateRoot) -> None:
     source, fuse = FakeSource(), Fuse()
     source.add(1, *comments(1))
@@ -65,7 +65,7 @@ async def test_payloads_are_on_disk_before_the_ledger_and_the_ledger_before_the_
     assert rest[4:] == [f"hand over {TWO}", ledger, f"hand over {THREE}", ledger]
 
 
-@in_loop
+@in_virtual_loop
 async def test_files_of_a_delivery_are_removed_after_its_outcome_is_in_the_ledger(root: StateRoot) -> None:
     source, fuse, runner = FakeSource(), Fuse(), FakeRunner()
     source.add(1)
@@ -82,7 +82,7 @@ async def test_files_of_a_delivery_are_removed_after_its_outcome_is_in_the_ledge
     assert files_of(root) == []
 
 
-@in_loop
+@in_virtual_loop
 async def test_ledger_that_cannot_be_written_hands_nothing_over_and_tells_nothing(
     root: StateRoot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,7 +103,7 @@ async def test_ledger_that_cannot_be_written_hands_nothing_over_and_tells_nothin
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
-@in_loop
+@in_virtual_loop
 async def test_payload_says_which_attempt_it_is(root: StateRoot) -> None:
     runner, source = FakeRunner(), FakeSource()
     life = await live_item(root, runner, source)
@@ -117,7 +117,7 @@ async def test_payload_says_which_attempt_it_is(root: StateRoot) -> None:
     assert offers == [(1, False), (2, False), (2, True), (3, True)]
 
 
-@in_loop
+@in_virtual_loop
 async def test_refused_comment_holds_back_those_behind_it_and_a_given_up_one_no_longer(root: StateRoot) -> None:
     runner, source = FakeRunner(), FakeSource()
     life = await live_item(root, runner, source, max_retries=2)
@@ -134,7 +134,7 @@ async def test_refused_comment_holds_back_those_behind_it_and_a_given_up_one_no_
     assert [fields["willRetry"] for fields in life.notes("poll.comment_failed")] == [True, False]
 
 
-@in_loop
+@in_virtual_loop
 async def test_new_version_tries_what_an_older_one_gave_up_once(root: StateRoot) -> None:
     runner, source = FakeRunner(), FakeSource()
     life = await live_item(root, runner, source, max_retries=1)
@@ -155,7 +155,7 @@ async def test_new_version_tries_what_an_older_one_gave_up_once(root: StateRoot)
 # --- items that are away ----------------------------------------------------------------------------------------------
 
 
-@in_loop
+@in_virtual_loop
 async def test_pending_event_when_its_item_goes_away_waits_until_it_is_back(root: StateRoot) -> None:
     runner, source = FakeRunner(), FakeSource()
     life = await live_item(root, runner, source)
@@ -179,7 +179,7 @@ async def test_pending_event_when_its_item_goes_away_waits_until_it_is_back(root
 # --- once -------------------------------------------------------------------------------------------------------------
 
 
-@in_loop
+@in_virtual_loop
 async def test_single_run_offers_nothing_twice_and_the_next_one_does_at_once(root: StateRoot) -> None:
     runner, source = FakeRunner(), FakeSource()
     life = await live_item(root, runner, source, once=True)
@@ -195,7 +195,7 @@ async def test_single_run_offers_nothing_twice_and_the_next_one_does_at_once(roo
     assert runner.ids() == [SPAWN, ONE, ONE]
 
 
-@in_loop
+@in_virtual_loop
 async def test_single_run_offers_a_refused_spawn_again_in_the_next_run(root: StateRoot) -> None:
     runner, source = FakeRunner(), FakeSource()
     runner.script = {SPAWN: [REFUSED]}
@@ -217,7 +217,7 @@ def set_people(life: Life, *people: str) -> None:
     life.watched[0].rules = Rules(frozenset(people), folds_case=True, words=make.rules().words)
 
 
-@in_loop
+@in_virtual_loop
 async def test_author_who_is_not_authorised_any_more_at_hand_over_is_dropped(root: StateRoot) -> None:
     runner, source = FakeRunner(), FakeSource()
     life = await live_item(root, runner, source, rules=make.rules("alice", "bob"))
@@ -233,7 +233,7 @@ async def test_author_who_is_not_authorised_any_more_at_hand_over_is_dropped(roo
     assert "comment:2" in life.ledger(REF).poll.seen_comments
 
 
-@in_loop
+@in_virtual_loop
 async def test_spawn_that_carries_words_of_somebody_taken_off_the_list_is_built_anew(root: StateRoot) -> None:
     runner, source = FakeRunner(), FakeSource()
     source.add(1, make.entry(1), make.entry(2, author="bob"))
@@ -251,7 +251,7 @@ async def test_spawn_that_carries_words_of_somebody_taken_off_the_list_is_built_
     assert [entry["author"] for entry in spawn["thread"]] == ["alice"]
 
 
-@in_loop
+@in_virtual_loop
 async def test_spawn_of_an_author_taken_off_the_list_is_not_handed_over(root: StateRoot) -> None:
     runner, source = FakeRunner(), FakeSource()
     source.add(1, author="bob")
@@ -269,7 +269,7 @@ async def test_spawn_of_an_author_taken_off_the_list_is_not_handed_over(root: St
     assert life.ledger(REF).poll.phase is Phase.WAITING
 
 
-@in_loop
+@in_virtual_loop
 async def test_uncertain_spawn_of_an_author_taken_off_the_list_does_not_keep_its_item_from_ending(
     root: StateRoot,
 ) -> None:
@@ -290,7 +290,7 @@ async def test_uncertain_spawn_of_an_author_taken_off_the_list_does_not_keep_its
     assert life.ledger(REF).poll.phase is Phase.ENDED
 
 
-@in_loop
+@in_virtual_loop
 async def test_item_of_a_source_that_is_not_configured_any_more_is_left_alone(root: StateRoot) -> None:
     runner, source = FakeRunner(), FakeSource()
     await left_behind(root, runner, source)

@@ -15,7 +15,7 @@ from support.fuse import Crash, Fuse
 from support.life import (
     Life,
     files_of,
-    in_loop,
+    in_virtual_loop,
     new_root,
 )
 from the_loop.core.model import Presence
@@ -87,7 +87,7 @@ async def chapters(root: StateRoot, fuses: Sequence[Fuse]) -> FakeRunner:
     return runner
 
 
-@in_loop
+@in_virtual_loop
 async def test_story_without_a_crash(root: StateRoot) -> None:
     runner = await chapters(root, [Fuse(), Fuse(), Fuse()])
 

@@ -11,7 +11,7 @@ from support import factories as make
 from support.fakes import REFUSED, UNKNOWN, FakeRunner, FakeSource, comments
 from support.life import (
     Life,
-    in_loop,
+    in_virtual_loop,
     live_item,
     new_root,
     next_life,
@@ -41,7 +41,7 @@ def move_portable(root: StateRoot, path: Path) -> StateRoot:
     return other
 
 
-@in_loop
+@in_virtual_loop
 async def test_moved_ledgers_read_what_was_pending_again(root: StateRoot, tmp_path: Path) -> None:
     runner, source = FakeRunner(), FakeSource()
     life = await live_item(root, runner, source)
@@ -59,7 +59,7 @@ async def test_moved_ledgers_read_what_was_pending_again(root: StateRoot, tmp_pa
     assert not any(payload["redelivery"] for payload in runner.got)
 
 
-@in_loop
+@in_virtual_loop
 async def test_moved_ledger_marks_what_was_left_running_and_that_alone(root: StateRoot, tmp_path: Path) -> None:
     runner, source = FakeRunner(), FakeSource()
     life = await live_item(root, runner, source)
@@ -80,7 +80,7 @@ async def test_moved_ledger_marks_what_was_left_running_and_that_alone(root: Sta
     ]
 
 
-@in_loop
+@in_virtual_loop
 async def test_moved_ledger_drops_what_was_deleted_meanwhile(root: StateRoot, tmp_path: Path) -> None:
     runner, source = FakeRunner(), FakeSource()
     life = await live_item(root, runner, source)
@@ -99,7 +99,7 @@ async def test_moved_ledger_drops_what_was_deleted_meanwhile(root: StateRoot, tm
 
 
 @pytest.mark.parametrize("state", [Standing.HELD, Standing.GAVE_UP])
-@in_loop
+@in_virtual_loop
 async def test_moved_ledger_hands_nothing_over_that_an_operator_decides_about(
     root: StateRoot, tmp_path: Path, state: Standing
 ) -> None:
@@ -131,7 +131,7 @@ async def test_moved_ledger_hands_nothing_over_that_an_operator_decides_about(
         assert runner.ids() == [SPAWN, ONE, ONE]
 
 
-@in_loop
+@in_virtual_loop
 async def test_moved_ledger_of_an_item_that_ends_comes_to_its_end(root: StateRoot, tmp_path: Path) -> None:
     runner, source = FakeRunner(), FakeSource()
     life = await live_item(root, runner, source)
@@ -158,7 +158,7 @@ async def test_moved_ledger_of_an_item_that_ends_comes_to_its_end(root: StateRoo
     assert ONE in runner.ids() or "comment:1" in life.ledger(REF).poll.seen_comments
 
 
-@in_loop
+@in_virtual_loop
 async def test_moved_ledger_of_an_ending_item_whose_spawn_was_held_comes_to_its_end(
     root: StateRoot, tmp_path: Path
 ) -> None:
@@ -186,7 +186,7 @@ async def test_moved_ledger_of_an_ending_item_whose_spawn_was_held_comes_to_its_
     assert life.ledger(REF).poll.phase is Phase.ENDED
 
 
-@in_loop
+@in_virtual_loop
 async def test_payload_that_was_garbled_is_read_again(root: StateRoot) -> None:
     runner, source = FakeRunner(), FakeSource()
     life = await live_item(root, runner, source)

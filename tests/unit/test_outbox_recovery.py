@@ -12,7 +12,7 @@ from support.life import (
     Life,
     files_of,
     idle,
-    in_loop,
+    in_virtual_loop,
     live_item,
     next_life,
 )
@@ -41,7 +41,7 @@ async def left_behind(root: StateRoot, runner: FakeRunner, source: FakeSource, *
 # --- what a start finds -----------------------------------------------------------------------------------------------
 
 
-@in_loop
+@in_virtual_loop
 async def test_start_when_a_delivery_still_runs_adopts_it_and_waits(root: StateRoot) -> None:
     runner, source = FakeRunner(), FakeSource()
     await left_behind(root, runner, source)
@@ -59,7 +59,7 @@ async def test_start_when_a_delivery_still_runs_adopts_it_and_waits(root: StateR
 
 
 @pytest.mark.parametrize("outcome", [DELIVERED, REFUSED, LATER], ids=lambda outcome: str(outcome.verdict))
-@in_loop
+@in_virtual_loop
 async def test_start_when_a_delivery_ended_meanwhile_records_its_outcome(root: StateRoot, outcome: Outcome) -> None:
     runner, source = FakeRunner(), FakeSource()
     await left_behind(root, runner, source)
@@ -78,7 +78,7 @@ async def test_start_when_a_delivery_ended_meanwhile_records_its_outcome(root: S
     assert files_of(root) == []
 
 
-@in_loop
+@in_virtual_loop
 async def test_start_when_a_delivery_was_killed_too_offers_it_again_marked(root: StateRoot) -> None:
     runner, source = FakeRunner(), FakeSource()
     await left_behind(root, runner, source)
@@ -94,7 +94,7 @@ async def test_start_when_a_delivery_was_killed_too_offers_it_again_marked(root:
     assert [fields["key"] for fields in life.notes("dispatch.uncertain")] == ["comment:1"]
 
 
-@in_loop
+@in_virtual_loop
 async def test_start_when_a_delivery_was_killed_too_holds_it_where_that_is_configured(root: StateRoot) -> None:
     runner, source = FakeRunner(), FakeSource()
     await left_behind(root, runner, source)
@@ -111,7 +111,7 @@ async def test_start_when_a_delivery_was_killed_too_holds_it_where_that_is_confi
     assert life.ledger(REF).poll.pending["comment:2"].state is Standing.QUEUED
 
 
-@in_loop
+@in_virtual_loop
 async def test_start_when_nothing_had_begun_offers_it_with_the_budget_it_had(root: StateRoot) -> None:
     runner, source = FakeRunner(), FakeSource()
     life = await live_item(root, runner, source)
@@ -127,7 +127,7 @@ async def test_start_when_nothing_had_begun_offers_it_with_the_budget_it_had(roo
     assert {payload["attempt"] for payload in runner.got} == {1}
 
 
-@in_loop
+@in_virtual_loop
 async def test_killed_again_and_again_is_held_and_never_given_up(root: StateRoot) -> None:
     runner, source = FakeRunner(), FakeSource()
     life = await live_item(root, runner, source)
@@ -146,7 +146,7 @@ async def test_killed_again_and_again_is_held_and_never_given_up(root: StateRoot
     assert life.ledger(REF).poll.comment_attempts == {}
 
 
-@in_loop
+@in_virtual_loop
 async def test_ten_restarts_during_one_delivery_hand_it_over_once_and_charge_nothing(root: StateRoot) -> None:
     runner, source = FakeRunner(), FakeSource()
     life = await live_item(root, runner, source)
@@ -167,7 +167,7 @@ async def test_ten_restarts_during_one_delivery_hand_it_over_once_and_charge_not
     assert life.ledger(REF).poll.seen_comments == {"spawn:1", "comment:1"}
 
 
-@in_loop
+@in_virtual_loop
 async def test_spawn_that_was_not_begun_is_rebuilt_with_what_came_meanwhile(root: StateRoot) -> None:
     runner, source = FakeRunner(), FakeSource()
     source.add(1, *comments(1))
@@ -186,7 +186,7 @@ async def test_spawn_that_was_not_begun_is_rebuilt_with_what_came_meanwhile(root
     assert life.ledger(REF).poll.seen_comments == {"spawn:1", "comment:1", "comment:2"}
 
 
-@in_loop
+@in_virtual_loop
 async def test_spawn_that_was_not_begun_waits_for_its_thread(root: StateRoot) -> None:
     """Its source answers, but not about this item: what was written meanwhile must not be left out."""
     runner, source = FakeRunner(), FakeSource()
@@ -208,7 +208,7 @@ async def test_spawn_that_was_not_begun_waits_for_its_thread(root: StateRoot) ->
     assert [[entry["id"] for entry in payload["thread"]] for payload in runner.got] == [["1", "2"]]
 
 
-@in_loop
+@in_virtual_loop
 async def test_uncertain_spawn_is_offered_with_the_same_bytes_and_what_came_since_follows(root: StateRoot) -> None:
     runner, source = FakeRunner(), FakeSource()
     runner.script = {SPAWN: [UNKNOWN]}
@@ -233,7 +233,7 @@ async def test_uncertain_spawn_is_offered_with_the_same_bytes_and_what_came_sinc
 # --- files nobody stands behind ---------------------------------------------------------------------------------------
 
 
-@in_loop
+@in_virtual_loop
 async def test_orphans_are_removed_at_the_start(root: StateRoot) -> None:
     runner, source = FakeRunner(), FakeSource()
     life = await live_item(root, runner, source)
@@ -254,7 +254,7 @@ def an_event(key: str, ref: str = REF) -> Event:
     return Event(ref=ref, key=key, url="", title="", author=make.PERSON, body="", created_at="")
 
 
-@in_loop
+@in_virtual_loop
 async def test_files_of_a_held_item_are_kept_and_used_once_its_ledger_is_back(root: StateRoot) -> None:
     runner, source = FakeRunner(), FakeSource()
     await left_behind(root, runner, source)
@@ -279,7 +279,7 @@ async def test_files_of_a_held_item_are_kept_and_used_once_its_ledger_is_back(ro
     assert files_of(root) == []
 
 
-@in_loop
+@in_virtual_loop
 async def test_files_of_a_delivery_that_still_runs_are_left_alone_though_nothing_is_pending(root: StateRoot) -> None:
     runner, source = FakeRunner(), FakeSource()
     await left_behind(root, runner, source)
@@ -297,7 +297,7 @@ def offer_of(root: StateRoot, delivery_id: str, number: int = 1) -> Offer:
     return Offer(ref, key, root.delivery(delivery_id), number, 1)
 
 
-@in_loop
+@in_virtual_loop
 async def test_nothing_is_left_when_an_item_ended_with_something_given_up(root: StateRoot) -> None:
     runner, source = FakeRunner(), FakeSource()
     life = await live_item(root, runner, source, max_retries=1)

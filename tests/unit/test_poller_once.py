@@ -10,7 +10,7 @@ import pytest
 
 from support import factories as make
 from support.fakes import FakeRunner, FakeSource
-from support.life import in_loop
+from support.life import in_virtual_loop
 from the_loop import wiring
 from the_loop.config import Config
 from the_loop.core.model import Note
@@ -68,7 +68,7 @@ async def run_once(root: StateRoot, monkeypatch: pytest.MonkeyPatch, *sources: F
     return await Poller(setup).run(), notes
 
 
-@in_loop
+@in_virtual_loop
 async def test_once_when_one_of_two_sources_fails_while_the_other_is_read_then_exits_1_and_counts_it(
     root: StateRoot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,7 +83,7 @@ async def test_once_when_one_of_two_sources_fails_while_the_other_is_read_then_e
     assert code == 1
 
 
-@in_loop
+@in_virtual_loop
 async def test_once_when_all_sources_are_read_then_exits_0(root: StateRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     code, notes = await run_once(root, monkeypatch, FakeSource("one"), FakeSource("two"))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.world import in_loop
+from support.world import in_real_loop
 from the_loop import poller as poller_module
 from the_loop.poller import Poller
 
@@ -57,7 +57,7 @@ class Ticking:
             await self.ticks.acquire()
 
 
-@in_loop
+@in_real_loop
 async def test_watchdog_when_a_cycle_goes_on_item_by_item_then_is_fed_however_long_it_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -69,7 +69,7 @@ async def test_watchdog_when_a_cycle_goes_on_item_by_item_then_is_fed_however_lo
     assert ticking.beats >= 5, "and how far it is can be seen meanwhile"
 
 
-@in_loop
+@in_real_loop
 async def test_watchdog_when_a_cycle_stands_still_then_is_not_fed_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     ticking = Ticking(monkeypatch)
 
