@@ -22,7 +22,7 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from support.container import COMMAND, Box
+from support.container import COMMAND, Container
 from support.container_host import obstacle
 from support.poller import wait_for
 from support.system_install import SystemInstall
@@ -122,7 +122,7 @@ def in_units(loop: SystemInstall, count: int, at_once: int) -> float:
 
 def in_groups(loop: SystemInstall, count: int, at_once: int) -> float:
     """The same by a plain process of a user without a manager."""
-    bob = loop.box.add_user("bob", linger=False)
+    bob = loop.container.add_user("bob", linger=False)
     root, config = bob.home / "root", bob.home / "config.yaml"
     settings = {
         "polling": {"intervalSeconds": 86400, "sources": [{"provider": "directory", "path": "inbox"}]},
@@ -150,7 +150,7 @@ def in_groups(loop: SystemInstall, count: int, at_once: int) -> float:
             wait_for(lambda: len(found("poll.comment_forwarded")) == count, "all of them", _PATIENCE_S)
             return span(found("poll.comment_forwarded"))
     finally:
-        loop.box.remove_user("bob")
+        loop.container.remove_user("bob")
 
 
 def deliveries(loop: SystemInstall, count: int) -> None:
@@ -171,7 +171,7 @@ def machine() -> Iterator[SystemInstall]:
     with tempfile.TemporaryDirectory() as folder:
         if reason := obstacle(Path(folder)):
             sys.exit(f"systemd.py: {reason}")
-        with Box(Path(folder) / "box") as box, SystemInstall(box) as loop:
+        with Container(Path(folder) / "container") as container, SystemInstall(container) as loop:
             yield loop
 
 

@@ -1,14 +1,14 @@
 """A private, real systemd on an overlay of this machine: PID 1, journal, D-Bus, logind and users' managers.
 
-    with Box(tmp_path / "box") as box:          # booted
-        alice = box.add_user("alice")           # lingers, so her manager runs
-        box.run(["systemctl", "--user", "is-system-running"], user="alice")
-        box.down()                              # power cut: everything in it is killed at once
-        box.up()                                # the same disk, a new life
+    with Container(tmp_path / "container") as container:  # booted
+        alice = container.add_user("alice")               # lingers, so her manager runs
+        container.run(["systemctl", "--user", "is-system-running"], user="alice")
+        container.down()                                  # power cut: everything in it is killed at once
+        container.up()                                    # the same disk, a new life
 
-The box sees the files of this machine as they were when it booted and keeps what it writes to itself. It shares the
-network, so a server on 127.0.0.1 serves it, and the clocks. Its pids are its own. What it needs to run at all is told
-by `obstacle()`. If whoever booted it dies, the box dies with it, and leaves nothing mounted.
+The container sees the files of this machine as they were when it booted and keeps what it writes to itself. It shares
+the network, so a server on 127.0.0.1 serves it, and the clocks. Its pids are its own. What it needs to run at all is
+told by `obstacle()`. If the process that booted it dies, the container dies with it, and leaves nothing mounted.
 
 NB: a power cut here loses what processes have in memory; what they wrote unsynced survives in the host's page cache.
 """
@@ -46,14 +46,14 @@ _LOOK_AGAIN_S: Final = 0.01
 
 @dataclass(frozen=True)
 class User:
-    """An account in a box; `home` is a path in the box."""
+    """An account in a container; `home` is a path in the container."""
 
     name: str
     uid: int
     home: Path
 
 
-class Box:
+class Container:
     """One machine whose disk is kept in `folder`. Entering the context boots it, leaving removes it."""
 
     def __init__(self, folder: Path) -> None:
@@ -83,7 +83,7 @@ class Box:
     def up(self) -> None:
         """Boot, and return when everything that is started at a boot has been."""
         assert not self.is_up, "it is up already"
-        # the kernel ends the box with the thread that made it
+        # the kernel ends the container with the thread that made it
         assert threading.current_thread() is threading.main_thread(), "boot it from the main thread"
         for name in ("upper", "work", "root"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
@@ -118,10 +118,10 @@ class Box:
         self.down()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    # --- in the box ---
+    # --- in the container ---
 
     def path(self, path: str | Path) -> Path:
-        """Where a path of the box is found from outside, while this life of the box lasts."""
+        """Where a path of the container is found from outside, while this life of the container lasts."""
         assert self.is_up
         return Path(f"/proc/{self._leader}/root", str(path).lstrip("/"))
 
@@ -163,8 +163,8 @@ class Box:
         env: Mapping[str, str | None] | None = None,
         **options: Any,
     ) -> subprocess.Popen[bytes]:
-        """Like `run`, without waiting for the end. The process is the helper that entered the box, not the command."""
-        assert self.is_up, "the box is down"
+        """Like `run`, without waiting for the end. The process is the helper that entered, not the command."""
+        assert self.is_up, "the container is down"
         argv = ["sh", "-c", what] if isinstance(what, str) else [str(part) for part in what]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return subprocess.Popen([*self._enter_argv(user, env or {}), *argv], **{**pipes, **options})
@@ -227,8 +227,8 @@ class Box:
                 if done.stdout.strip() in ("running", "degraded"):
                     return
             log = (self.folder / "boot.log").read_text(errors="replace")
-            assert self._unshare.poll() is None, f"the box did not boot: {log[-2000:]}"
-            assert time.monotonic() < until, f"the box is not up after {_BOOT_LIMIT_S:.0f} s: {log[-2000:]}"
+            assert self._unshare.poll() is None, f"the container did not boot: {log[-2000:]}"
+            assert time.monotonic() < until, f"the container is not up after {_BOOT_LIMIT_S:.0f} s: {log[-2000:]}"
             time.sleep(_LOOK_AGAIN_S)
 
     def _is_reachable(self) -> bool:
@@ -243,7 +243,7 @@ class Box:
         )
 
     def _open_the_way(self) -> None:
-        """Let the box's users reach the interpreter and the package, also where they lie in a private home."""
+        """Let the container's users reach the interpreter and the package, also where they lie in a private home."""
         if (self.folder / "opened").exists():
             return
         places = {Path(sys.executable), Path(sys.executable).resolve(), *map(Path, needed_folders())}
@@ -258,7 +258,7 @@ class Box:
         (self.folder / "opened").touch()
 
     def _enter_argv(self, name: str | None, changes: Mapping[str, str | None]) -> list[str]:
-        """Into the box's namespaces and one of its control groups, then, for a user, out of root's rights."""
+        """Into the container's namespaces and one of its control groups, then, for a user, out of root's rights."""
         environ: dict[str, str | None] = {"PATH": _PATH, "LANG": "C.UTF-8", "HOME": "/root", "USER": "root"}
         become: list[str] = []
         if name is not None:

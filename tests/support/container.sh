@@ -3,7 +3,7 @@
 #
 #   container.sh FOLDER NEEDED...
 #
-# FOLDER/upper keeps what the box writes, FOLDER/work is the file system's own, FOLDER/root becomes the box's `/`.
+# FOLDER/upper keeps what the container writes, FOLDER/work is the file system's own, FOLDER/root becomes its `/`.
 # Each NEEDED is a folder of this machine that has to be seen under its name, wherever it lies.
 #
 # Everything here is mounted in a mount namespace of its own and gone with its last process.
@@ -18,7 +18,7 @@ mount --make-rprivate /
 mount -t overlay overlay -o "lowerdir=/,upperdir=$folder/upper,workdir=$folder/work" "$root"
 cd "$root"
 
-# The kernel's own trees: what is global to the machine can be read only, so no service of the box tunes the host.
+# The kernel's own trees: what is global to the machine can be read only, so no service of the container tunes the host.
 mount -t proc -o nosuid,nodev,noexec proc proc
 mount --bind proc/sys proc/sys
 mount -o remount,bind,ro proc/sys
@@ -56,11 +56,11 @@ done
 if [[ ! -e $folder/made ]]; then
     : >etc/fstab
     tr -d - </proc/sys/kernel/random/uuid >etc/machine-id
-    echo box >etc/hostname
+    echo container >etc/hostname
     rm -rf var/log/journal var/lib/systemd/linger etc/systemd/system/*.wants etc/systemd/system/*.requires
     mkdir -p var/log/journal etc/systemd/journald.conf.d
-    printf '[Journal]\nStorage=persistent\nSystemMaxUse=200M\nSystemMaxFileSize=8M\n' >etc/systemd/journald.conf.d/box.conf
-    # A box has no terminals, no devices and no kernel of its own; each of these costs time at every boot.
+    printf '[Journal]\nStorage=persistent\nSystemMaxUse=200M\nSystemMaxFileSize=8M\n' >etc/systemd/journald.conf.d/container.conf
+    # A container has no terminals, no devices and no kernel of its own; each of these costs time at every boot.
     for unit in getty.target systemd-udevd.service systemd-udev-trigger.service modprobe@.service \
         systemd-modules-load.service proc-sys-fs-binfmt_misc.automount dev-hugepages.mount dev-mqueue.mount \
         sys-kernel-{debug,tracing,config}.mount sys-fs-fuse-connections.mount systemd-remount-fs.service \
@@ -79,5 +79,5 @@ umount -l old-root
 # What a service mounts for another one (credentials, a user's runtime folder) has to arrive there.
 mount --make-rshared /
 
-exec env -i container=box PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+exec env -i container=the-loop PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     /lib/systemd/systemd --system --log-target=journal --show-status=no

@@ -1,4 +1,4 @@
-"""What a box takes of the machine it runs on: whether it can boot there, what it has to see, and its control group.
+"""What a container takes of the machine it runs on: whether it can boot there, what it must see, its control group.
 
 The groups are named by the process that made them; those of runs that were killed are removed by the next one.
 """
@@ -20,33 +20,33 @@ from typing import Final
 _REPOSITORY: Final = Path(__file__).parents[2]
 _PROGRAMS: Final = ("unshare", "nsenter", "setpriv", "useradd", "systemctl", "journalctl", "dbus-daemon")
 _FILES: Final = ("/lib/systemd/systemd", "/lib/systemd/system/user@.service", "/usr/share/dbus-1/system.conf")
-_PREFIX: Final = "the-loop-box-"
+_PREFIX: Final = "the-loop-container-"
 _LIMIT_S: Final = 20.0
 _LOOK_AGAIN_S: Final = 0.01
 
 
 @functools.cache
 def obstacle(folder: Path) -> str:
-    """Why no box can boot with its disk in `folder`; empty if one can."""
+    """Why no container can boot with its disk in `folder`; empty if one can."""
     if os.geteuid() != 0:
-        return "a box needs root"
+        return "a container needs root"
     missing = [name for name in _PROGRAMS if shutil.which(name) is None]
     missing += [path for path in _FILES if not Path(path).exists()]
     if missing:
-        return f"a box needs {', '.join(missing)}"
+        return f"a container needs {', '.join(missing)}"
     if cgroup_root() is None:
-        return "a box needs a cgroup2 that it may write to"
+        return "a container needs a cgroup2 that it may write to"
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         script = (
             'cd "$0" && mkdir u w r && mount -t overlay overlay -o lowerdir=/,upperdir=u,workdir=w r && test -d r/etc'
         )
         argv = ["unshare", "--mount", "--pid", "--fork", "--cgroup", "sh", "-c", script, scratch]
         done = subprocess.run(argv, check=False, capture_output=True, text=True)
-    return f"a box needs an overlay on '{folder}': {done.stderr.strip()}" if done.returncode else ""
+    return f"a container needs an overlay on '{folder}': {done.stderr.strip()}" if done.returncode else ""
 
 
 def needed_folders() -> list[str]:
-    """Folders that the box has to see: the interpreter's, the environment's, the repository."""
+    """Folders that the container has to see: the interpreter's, the environment's, the repository."""
     return sorted({str(path) for path in (_REPOSITORY, Path(sys.prefix), Path(sys.base_prefix).resolve())})
 
 

@@ -1,11 +1,11 @@
-"""The user install of the poller in a box: its account, its units, its receiver, and what can be seen of them.
+"""The user install of the poller in a container: its account, its units, its receiver, and what can be seen of them.
 
-    with Installed(box, sources=[...]) as loop:    # `unit install --user` has run
+    with Installed(container, sources=[...]) as loop:    # `unit install --user` has run
         loop.systemctl("start")
         loop.wait(lambda: loop.sink.ids(), "a delivery")
 
-Each has an account of its own that lingers, so the tests of one box do not meet. Paths are the box's own; `seen` gives
-where one is found from outside. Leaving the context ends the account with all it runs.
+Each has an account of its own that lingers, so the tests of one container do not meet. Paths are the container's own;
+`seen` gives where one is found from outside. Leaving the context ends the account with all it runs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Mapping, Sequence
 
-    from support.container import Box
+    from support.container import Container
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class Installed:
 
     def __init__(
         self,
-        box: Box,
+        container: Container,
         *,
         sources: Sequence[Mapping[str, Any]] | None = None,
         name: str | None = None,
@@ -65,8 +65,8 @@ class Installed:
         is_installed: bool = True,
         **settings: Mapping[str, Any],
     ) -> None:
-        self.box = box
-        self.user = box.add_user(f"user{next(_numbers)}")
+        self.container = container
+        self.user = container.add_user(f"user{next(_numbers)}")
         self.name = name
         self.home = self.user.home
         self.root = self.home / ".local/state" / ("the-loop" if name is None else f"the-loop-{name}")
@@ -91,8 +91,8 @@ class Installed:
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        if self.box.is_up:
-            self.box.remove_user(self.user.name)
+        if self.container.is_up:
+            self.container.remove_user(self.user.name)
 
     # --- set up ---
 
@@ -145,8 +145,8 @@ class Installed:
     # --- commands ---
 
     def run(self, what: Sequence[str] | str, **options: Any) -> subprocess.CompletedProcess[str]:
-        """In the box, as this user."""
-        return self.box.run(what, user=self.user.name, **options)
+        """In the container, as this user."""
+        return self.container.run(what, user=self.user.name, **options)
 
     def the_loop(self, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
         """A command of ours; there must be no traceback, whatever it says."""
@@ -180,7 +180,7 @@ class Installed:
     # --- what can be seen ---
 
     def seen(self, path: Path) -> Path:
-        return self.box.path(path)
+        return self.container.path(path)
 
     @property
     def sink(self) -> sink.Sink:
@@ -195,7 +195,9 @@ class Installed:
         until = time.monotonic() + timeout_s
         while not (value := condition()):
             if time.monotonic() > until:
-                said = self.box.run(["journalctl", "--no-hostname", "-n", "40", f"_UID={self.user.uid}"], check=False)
+                said = self.container.run(
+                    ["journalctl", "--no-hostname", "-n", "40", f"_UID={self.user.uid}"], check=False
+                )
                 raise AssertionError(f"{timeout_s:.0f} s in vain for {what}; got {self.sink.ids()}\n{said.stdout}")
             time.sleep(_LOOK_AGAIN_S)  # most conditions start a process
         return value
@@ -209,7 +211,7 @@ class Installed:
         return self.property("ActiveState")
 
     def main_pid(self) -> int:
-        """The poller's pid in the box."""
+        """The poller's pid in the container."""
         return int(self.property("MainPID"))
 
     def deliveries(self) -> list[str]:

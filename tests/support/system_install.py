@@ -1,9 +1,9 @@
-"""The system install of the poller in a box, as an administrator makes it, and what can be seen of it.
+"""The system install of the poller in a container, as an administrator makes it, and what can be seen of it.
 
-    with SystemInstall(box) as loop:       # `the-loop unit install --system` has run, as root
+    with SystemInstall(container) as loop:       # `the-loop unit install --system` has run, as root
         loop.systemctl("start")
 
-The service runs as the user `the-loop`; there is one of them in a box, so `clear` makes a fresh start between tests.
+The service runs as the user `the-loop`; there is one in a container, so `clear` makes a fresh start between tests.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Self, TypeVar
 
-    from support.container import Box
+    from support.container import Container
 
     T = TypeVar("T")
 
@@ -56,8 +56,8 @@ systemctl start user@{uid}.service
 class SystemInstall(Installed):
     """The units in place and not started. Commands run as root unless a user is named."""
 
-    def __init__(self, box: Box) -> None:
-        self.box = box
+    def __init__(self, container: Container) -> None:
+        self.container = container
         self.name = None
         self.service, self.socket = SERVICE, SOCKET
         self.root = Path("/var/lib/the-loop")
@@ -70,7 +70,7 @@ class SystemInstall(Installed):
         self._settings: Mapping[str, Any] = {}
         self._cleared_at = 0.0
         self.install()
-        self.user = box.user("the-loop")
+        self.user = container.user("the-loop")
         for unit in (SERVICE, ONCE, *(unit.replace(".", "@.") for unit in (SERVICE, ONCE))):
             self.write(_ETC / f"{unit}.d" / "40-test.conf", f"[Service]\n{_seen_paths()}", owner=0)
         self.write(_ETC / f"{SERVICE}.d" / "41-quick.conf", "[Service]\nRestartSec=200ms\n", owner=0)
@@ -80,7 +80,7 @@ class SystemInstall(Installed):
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        if self.box.is_up:
+        if self.container.is_up:
             self.clear()
             self.root_does([COMMAND, "unit", "uninstall", "--system"])
             self.root_does(f"rm -rf {_ETC}/the-loop-poll*.d /var/lib/the-loop*; loginctl disable-linger the-loop")
@@ -134,11 +134,11 @@ class SystemInstall(Installed):
     # --- commands ---
 
     def root_does(self, what: Sequence[str | Path] | str, **options: Any) -> subprocess.CompletedProcess[str]:
-        return self.box.run(what, **{"check": False, **options})
+        return self.container.run(what, **{"check": False, **options})
 
     def run(self, what: Sequence[str] | str, **options: Any) -> subprocess.CompletedProcess[str]:
-        """In the box, as the service's user unless another is named; None is root."""
-        return self.box.run(what, **{"user": self.user.name, **options})
+        """In the container, as the service's user unless another is named; None is root."""
+        return self.container.run(what, **{"user": self.user.name, **options})
 
     def poll(self, *arguments: str, check: bool = False, **options: Any) -> subprocess.CompletedProcess[str]:
         """`the-loop poll …` as root, or as `user`, with the built-in defaults."""
@@ -146,8 +146,8 @@ class SystemInstall(Installed):
 
     @contextmanager
     def background(self, what: Sequence[str | Path] | str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-        """A command in the box that runs beside the test, and is ended with it."""
-        with self.box.start(what, **options) as process:
+        """A command in the container that runs beside the test, and is ended with it."""
+        with self.container.start(what, **options) as process:
             try:
                 yield process
             finally:
@@ -182,7 +182,7 @@ class SystemInstall(Installed):
         return [json.loads(line) for line in self.the_loop(*argv, user=user).stdout.splitlines()]
 
     def wait(self, condition: Callable[[], T], what: str, timeout_s: float = 20.0) -> T:
-        """Like `wait_for`, but not as often: most looks start a program in the box, which shares our processors."""
+        """Like `wait_for`, but not as often: most looks start a program in the container, on the same processors."""
         until = time.monotonic() + timeout_s
         while not (value := condition()):
             if time.monotonic() > until:
@@ -206,7 +206,7 @@ class SystemInstall(Installed):
         self.wait(lambda: self.is_active() == "active", "the service")
 
     def control_group(self, pid: int) -> str:
-        """The control group of a process of the box, by its pid there."""
+        """The control group of a process of the container, by its pid there."""
         return self.root_does(["cat", f"/proc/{pid}/cgroup"], check=True).stdout.strip().rpartition("::")[2]
 
 

@@ -1,4 +1,4 @@
-"""A booted systemd for these tests: one box for each worker, with users of their own for each test."""
+"""A booted systemd for these tests: one container for each worker, with users of their own for each test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.container import Box
+from support.container import Container
 from support.container_host import obstacle
 from support.system_install import SystemInstall
 
@@ -23,19 +23,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
-    """A running box. It is shared: a test removes its users, and leaves the box up."""
-    folder = tmp_path_factory.mktemp("box")
+def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
+    """A running container. It is shared: a test removes its users, and leaves the container up."""
+    folder = tmp_path_factory.mktemp("container")
     if reason := obstacle(folder):
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)
-    with Box(folder) as box:
-        yield box
+    with Container(folder) as container:
+        yield container
 
 
 @pytest.fixture(scope="module")
-def installed(box: Box) -> Iterator[SystemInstall]:
-    """The system's installation in that box; a test clears what the one before it left."""
-    with SystemInstall(box) as loop:
+def installed(container: Container) -> Iterator[SystemInstall]:
+    """The system's installation in that container; a test clears what the one before it left."""
+    with SystemInstall(container) as loop:
         yield loop

@@ -51,7 +51,7 @@ def test_delivery_when_made_then_runs_in_a_unit_of_the_services_user(loop: Syste
     place = loop.control_group(pid)
 
     assert f"/user@{loop.user.uid}.service/theloop.slice/theloop-" in place
-    status = loop.box.path(f"/proc/{pid}/status").read_text()
+    status = loop.container.path(f"/proc/{pid}/status").read_text()
     assert f"Uid:\t{loop.user.uid}\t" in status
     poller = loop.control_group(loop.main_pid())
     assert poller == "/system.slice/the-loop-poll.service"
@@ -95,7 +95,7 @@ def test_delivery_when_the_service_is_cut_off_then_arrives_once(
     cut(loop)
     cut(loop)
 
-    assert loop.box.path(f"/proc/{pid}").exists()
+    assert loop.container.path(f"/proc/{pid}").exists()
     finish(loop)
     assert loop.failed() == []
 
@@ -175,8 +175,8 @@ def test_service_when_enabled_and_the_machine_boots_then_runs_and_delivers(loop:
     loop.item("a")
     loop.wait_until_settled([SPAWN])
 
-    loop.box.down() if way == "power cut" else loop.box.halt()
-    loop.box.up()
+    loop.container.down() if way == "power cut" else loop.container.halt()
+    loop.container.up()
 
     loop.wait_until_up()
     loop.comment("a", "c1")
@@ -194,7 +194,7 @@ def test_command_when_it_has_dollars_percents_and_quotes_then_arrives_as_written
 
     loop.wait(lambda: loop.seen(loop.root).joinpath("portable").exists() and not loop.pending(), "the delivery")
     loop.wait(lambda: loop.seen(loop.units.parents[2] / "srv/sink/words").exists(), "what it wrote")
-    assert loop.box.path("/srv/sink/words").read_text().splitlines() == [f"[{word}]" for word in words]
+    assert loop.container.path("/srv/sink/words").read_text().splitlines() == [f"[{word}]" for word in words]
 
 
 # --- with a credential ---

@@ -97,7 +97,7 @@ def test_show_when_asked_then_prints_what_is_in_place(loop: SystemInstall) -> No
     shown = unit(loop, "show", "--system").stdout
 
     for path in ("/etc/systemd/system/the-loop-poll.service", "/etc/systemd/user/theloop.slice"):
-        assert f"# {path}\n{loop.box.path(path).read_text()}" in shown
+        assert f"# {path}\n{loop.container.path(path).read_text()}" in shown
 
 
 def test_deliveries_when_run_then_their_slice_is_ours(loop: SystemInstall) -> None:
@@ -151,7 +151,7 @@ def test_install_when_a_unit_file_is_somebody_elses_then_leaves_it(loop: SystemI
     done = unit(loop, "install", "--system")
 
     assert str(path) in next(line for line in done.stdout.splitlines() if "not installed by" in line)
-    assert loop.box.path(path).read_text() == mine
+    assert loop.container.path(path).read_text() == mine
     loop.root_does(["rm", str(path)])
     unit(loop, "install", "--system")
 
@@ -221,7 +221,7 @@ def test_uninstall_when_done_then_all_that_was_written_is_gone_and_state_and_con
     assert loop.property("ActiveState") == "inactive"
     assert loop.root_does("ls /etc/systemd/system/*.wants | grep -c the-loop").stdout.strip() == "0"
     assert loop.ledgers() != {}
-    assert loop.box.path(loop.config).exists()
+    assert loop.container.path(loop.config).exists()
     assert unit(loop, "uninstall", "--system").returncode == 0  # nothing is left to be done
 
 
@@ -242,8 +242,8 @@ def test_package_when_its_files_are_all_that_there_is_then_the_service_delivers(
         loop.wait_until_settled([SPAWN])
         assert loop.root_does("systemctl cat the-loop-poll | grep 10-manager").stdout == ""
 
-        loop.box.down()
-        loop.box.up()
+        loop.container.down()
+        loop.container.up()
         loop.comment("a", "c1")
         loop.wait_until_settled([SPAWN, "directory:inbox/a/comment:c1"])
         loop.assert_once([SPAWN, "directory:inbox/a/comment:c1"])

@@ -18,7 +18,7 @@ from the_loop.eventlog import message_id
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from support.container import Box, User
+    from support.container import Container, User
 
 ROOT = "/var/lib/the-loop"
 SPAWN = "directory:inbox/a/spawn:1"
@@ -35,9 +35,9 @@ def loop(installed: SystemInstall) -> Iterator[SystemInstall]:
 
 
 @pytest.fixture(scope="module")
-def bob(box: Box) -> Iterator[User]:
-    yield box.add_user("bob-the-reader", linger=False)
-    box.remove_user("bob-the-reader")
+def bob(container: Container) -> Iterator[User]:
+    yield container.add_user("bob-the-reader", linger=False)
+    container.remove_user("bob-the-reader")
 
 
 @pytest.fixture
@@ -290,11 +290,11 @@ def test_heartbeat_when_the_service_runs_then_is_in_its_runtime_directory(loop: 
     up(loop)
     loop.wait(lambda: loop.status()["lastGoodCycleAt"], "a cycle")
 
-    beat = json.loads(loop.box.path("/run/the-loop/the-loop-poll/poll-status.json").read_bytes())
+    beat = json.loads(loop.container.path("/run/the-loop/the-loop-poll/poll-status.json").read_bytes())
 
     assert beat["pid"] == loop.main_pid()
     loop.systemctl("stop")
-    left = json.loads(loop.box.path(f"{ROOT}/poll-status.json").read_bytes())
+    left = json.loads(loop.container.path(f"{ROOT}/poll-status.json").read_bytes())
     assert left["lastCycle"] == loop.status()["lastCycle"]
 
 

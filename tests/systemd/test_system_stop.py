@@ -16,7 +16,7 @@ from support.system_install import ONCE, TIMER, SystemInstall
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from support.container import Box, User
+    from support.container import Container, User
 
 ROOT = "/var/lib/the-loop"
 SPAWN = "directory:inbox/a/spawn:1"
@@ -31,9 +31,9 @@ def loop(installed: SystemInstall) -> Iterator[SystemInstall]:
 
 
 @pytest.fixture(scope="module")
-def bob(box: Box) -> Iterator[User]:
-    yield box.add_user("bob-of-the-system", linger=False)
-    box.remove_user("bob-of-the-system")
+def bob(container: Container) -> Iterator[User]:
+    yield container.add_user("bob-of-the-system", linger=False)
+    container.remove_user("bob-of-the-system")
 
 
 def up(loop: SystemInstall) -> int:
@@ -125,8 +125,8 @@ def test_stop_when_a_delivery_asks_then_returns_in_seconds_and_is_not_repeated(l
     code = loop.wait(lambda: loop.seen(loop.units.parents[2] / "srv/sink/code").exists(), "its end")
 
     assert code
-    assert loop.box.path("/srv/sink/code").read_text() == "4\n"
-    assert "systemctl --system stop the-loop-poll.service" in loop.box.path("/srv/sink/said").read_text()
+    assert loop.container.path("/srv/sink/code").read_text() == "4\n"
+    assert "systemctl --system stop the-loop-poll.service" in loop.container.path("/srv/sink/said").read_text()
     loop.wait(lambda: not loop.pending(), "its settling")
     assert loop.main_pid() == pid
     assert loop.attempts() == {}

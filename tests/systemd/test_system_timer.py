@@ -68,8 +68,8 @@ def test_timer_when_the_machine_boots_then_is_armed_again(loop: SystemInstall, w
     enable(loop)
     wait_for_ticks(loop, 1)
 
-    loop.box.down() if way == "power cut" else loop.box.halt()
-    loop.box.up()
+    loop.container.down() if way == "power cut" else loop.container.halt()
+    loop.container.up()
 
     loop.item("a")
     loop.wait_until_settled([SPAWN])

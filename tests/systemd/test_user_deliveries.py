@@ -15,7 +15,7 @@ from the_loop.runners.base import Offer
 from the_loop.runners.units import Units
 
 if TYPE_CHECKING:
-    from support.container import Box
+    from support.container import Container
 
 A_SPAWN = "directory:inbox/a/spawn:1"
 B_SPAWN = "directory:inbox/b/spawn:1"
@@ -28,8 +28,8 @@ def unit_name(loop: Installed, delivery_id: str) -> str:
     return Units(loop.root, {}).name(Offer(ref, key, Path("unused"), 1, 1))
 
 
-def test_delivery_when_it_runs_then_it_is_in_a_unit_of_its_own_below_our_slice(box: Box) -> None:
-    with Installed(box) as loop:
+def test_delivery_when_it_runs_then_it_is_in_a_unit_of_its_own_below_our_slice(container: Container) -> None:
+    with Installed(container) as loop:
         loop.sink.behave(("*", {"gate": loop.gate("gate")}))
         loop.item("a")
         loop.systemctl("start")
@@ -45,8 +45,10 @@ def test_delivery_when_it_runs_then_it_is_in_a_unit_of_its_own_below_our_slice(b
         loop.wait(lambda: not loop.deliveries(), "the end of its unit")
 
 
-def test_delivery_when_the_name_of_its_unit_is_taken_then_that_is_no_refusal_and_it_goes_out_later(box: Box) -> None:
-    with Installed(box) as loop:
+def test_delivery_when_the_name_of_its_unit_is_taken_then_that_is_no_refusal_and_it_goes_out_later(
+    container: Container,
+) -> None:
+    with Installed(container) as loop:
         name = unit_name(loop, A_SPAWN)
         loop.run(["systemd-run", "--user", "--quiet", "--collect", f"--unit={name}", "sleep", "1000"])
         loop.item("a")
@@ -63,9 +65,9 @@ def test_delivery_when_the_name_of_its_unit_is_taken_then_that_is_no_refusal_and
 
 @pytest.mark.parametrize("behaviour", [{"fail": 2}, {"fail": 2, "fork": 1000}, {"die": 11}], ids=str)
 def test_delivery_when_it_fails_again_and_again_then_no_unit_is_left_behind(
-    box: Box, behaviour: dict[str, Any]
+    container: Container, behaviour: dict[str, Any]
 ) -> None:
-    with Installed(box, polling={"maxRetries": 2}) as loop:
+    with Installed(container, polling={"maxRetries": 2}) as loop:
         loop.sink.behave(("*", behaviour))
         loop.item("a")
         loop.systemctl("start")
@@ -78,9 +80,11 @@ def test_delivery_when_it_fails_again_and_again_then_no_unit_is_left_behind(
         assert loop.run(["pgrep", "-u", str(loop.user.uid), "-f", "sink.py"], check=False).stdout == ""
 
 
-def test_delivery_when_the_poller_has_secrets_then_none_is_in_its_environment_or_anywhere_to_be_read(box: Box) -> None:
+def test_delivery_when_the_poller_has_secrets_then_none_is_in_its_environment_or_anywhere_to_be_read(
+    container: Container,
+) -> None:
     drop_in = f"[Service]\nEnvironment=GITHUB_TOKEN={TOKEN}\nLoadCredential=github-token:%h/.config/the-loop/token\n"
-    with Installed(box, drop_in=drop_in) as loop:
+    with Installed(container, drop_in=drop_in) as loop:
         block = [f"{name}=/run/foreign" for name in ("NOTIFY_SOCKET", "LISTEN_FDS", "WATCHDOG_USEC", "WATCHDOG_PID")]
         loop.run(["systemctl", "--user", "set-environment", *block, f"GITHUB_TOKEN={TOKEN}"])
         loop.sink.behave(("*", {"env": True, "gate": loop.gate("gate")}))
@@ -95,15 +99,15 @@ def test_delivery_when_the_poller_has_secrets_then_none_is_in_its_environment_or
         assert environment["THE_LOOP_DELIVERY_ID"] == A_SPAWN
         assert environment["HOME"] == str(loop.home)
         assert environment["XDG_RUNTIME_DIR"] == f"/run/user/{loop.user.uid}"
-        assert TOKEN not in box.run("cat /proc/[0-9]*/cmdline | tr '\\0' '\\n'").stdout
+        assert TOKEN not in container.run("cat /proc/[0-9]*/cmdline | tr '\\0' '\\n'").stdout
         loop.sink.open_gate("gate")
         loop.wait_until_settled([A_SPAWN])
-        assert box.run(["grep", "-r", "-l", "-e", TOKEN, str(loop.root)], check=False).stdout == ""
-        assert TOKEN not in box.run(["journalctl", "--all", "--output=export", f"_UID={loop.user.uid}"]).stdout
+        assert container.run(["grep", "-r", "-l", "-e", TOKEN, str(loop.root)], check=False).stdout == ""
+        assert TOKEN not in container.run(["journalctl", "--all", "--output=export", f"_UID={loop.user.uid}"]).stdout
 
 
-def test_delivery_when_told_to_stop_by_systemctl_then_it_is_offered_again_and_marked(box: Box) -> None:
-    with Installed(box) as loop:
+def test_delivery_when_told_to_stop_by_systemctl_then_it_is_offered_again_and_marked(container: Container) -> None:
+    with Installed(container) as loop:
         loop.sink.behave((A_SPAWN, {"gate": loop.gate("gate")}))
         loop.item("a")
         loop.systemctl("start")
@@ -118,16 +122,18 @@ def test_delivery_when_told_to_stop_by_systemctl_then_it_is_offered_again_and_ma
         assert loop.attempts() == {}
 
 
-def test_deliveries_when_there_is_no_manager_then_they_run_as_processes_and_that_is_said_once(box: Box) -> None:
-    with Installed(box) as loop:
+def test_deliveries_when_there_is_no_manager_then_they_run_as_processes_and_that_is_said_once(
+    container: Container,
+) -> None:
+    with Installed(container) as loop:
         environment: dict[str, str | None] = {"XDG_RUNTIME_DIR": None}
-        box.run(["loginctl", "disable-linger", loop.user.name])
-        box.run(["systemctl", "stop", f"user@{loop.user.uid}.service"])
+        container.run(["loginctl", "disable-linger", loop.user.name])
+        container.run(["systemctl", "stop", f"user@{loop.user.uid}.service"])
         loop.item("a")
         said = loop.home / "said"
         start = f"{loop.command_line('poll', 'start', '--verbose')} 2>{said}"
         unset = shlex.join(f"--unset={name}" for name in environment)
-        with box.background(f"exec env {unset} sh -c {shlex.quote(start)}", user=loop.user.name):
+        with container.background(f"exec env {unset} sh -c {shlex.quote(start)}", user=loop.user.name):
             loop.wait_until_settled([A_SPAWN])
             loop.item("b")
             loop.wait_until_settled([A_SPAWN, B_SPAWN])
@@ -138,19 +144,19 @@ def test_deliveries_when_there_is_no_manager_then_they_run_as_processes_and_that
 
 
 def test_deliveries_when_the_manager_goes_away_then_what_runs_is_uncertain_and_the_rest_goes_on_without(
-    box: Box,
+    container: Container,
 ) -> None:
-    with Installed(box) as loop:
+    with Installed(container) as loop:
         loop.sink.behave((A_SPAWN, {"gate": loop.gate("gate")}))
         loop.item("a")
         said = loop.home / "said"
         start = f"exec {loop.command_line('poll', 'start', '--verbose')} 2>{said}"
-        with box.background(start, user=loop.user.name):
+        with container.background(start, user=loop.user.name):
             loop.wait(loop.sink.ids, "a delivery that runs")
             assert len(loop.deliveries()) == 1
-            box.run(["loginctl", "disable-linger", loop.user.name])
+            container.run(["loginctl", "disable-linger", loop.user.name])
 
-            box.run(["systemctl", "stop", f"user@{loop.user.uid}.service"])
+            container.run(["systemctl", "stop", f"user@{loop.user.uid}.service"])
 
             loop.sink.open_gate("gate")
             loop.item("b")
@@ -163,8 +169,8 @@ def test_deliveries_when_the_manager_goes_away_then_what_runs_is_uncertain_and_t
             assert loop.seen(said).read_text().count("dispatch.no_manager") == 1
 
 
-def test_deliveries_when_many_are_due_at_once_then_each_goes_out_once_and_no_unit_stays(box: Box) -> None:
-    with Installed(box, routing={"maxConcurrentDispatches": 8}) as loop:
+def test_deliveries_when_many_are_due_at_once_then_each_goes_out_once_and_no_unit_stays(container: Container) -> None:
+    with Installed(container, routing={"maxConcurrentDispatches": 8}) as loop:
         expected = [loop.item(f"item-{number}") + "/spawn:1" for number in range(24)]
         loop.systemctl("start")
         loop.wait(lambda: len(loop.sink.ids()) > 4, "the first of them")
@@ -177,10 +183,10 @@ def test_deliveries_when_many_are_due_at_once_then_each_goes_out_once_and_no_uni
         assert loop.failed() == []
 
 
-def test_command_when_it_has_dollars_and_percents_then_it_gets_them_as_they_are(box: Box) -> None:
+def test_command_when_it_has_dollars_and_percents_then_it_gets_them_as_they_are(container: Container) -> None:
     words = ["$HOME", "$$", "%h", "%%", "a b", "'", '"', "\\n", ";"]
     script = 'printf "%s\\n" "$@" >"$HOME/words"'
-    with Installed(box, session={"command": ["/bin/sh", "-c", script, "sh", *words]}) as loop:
+    with Installed(container, session={"command": ["/bin/sh", "-c", script, "sh", *words]}) as loop:
         loop.item("a")
         loop.systemctl("start")
 

@@ -11,7 +11,7 @@ import pytest
 from support.installed import SERVICE, SOCKET, Installed
 
 if TYPE_CHECKING:
-    from support.container import Box
+    from support.container import Container
 
 FILES = {SERVICE, SOCKET, "the-loop-poll-once.service", "the-loop-poll-once.timer", "theloop.slice"}
 TEMPLATES = {file.replace(".", "@.") for file in FILES if file != "theloop.slice"} | {"theloop.slice"}
@@ -24,23 +24,23 @@ def placed(loop: Installed) -> set[str]:
 
 @pytest.mark.parametrize(("name", "files"), [(None, FILES), ("second", TEMPLATES)])
 def test_install_when_done_then_the_manager_has_nothing_to_complain_of(
-    box: Box, name: str | None, files: set[str]
+    container: Container, name: str | None, files: set[str]
 ) -> None:
-    with Installed(box, name=name, drop_in="") as loop:
+    with Installed(container, name=name, drop_in="") as loop:
         assert placed(loop) == files
         units = [file.replace("@.", f"@{name}.") for file in sorted(files)]
 
         done = loop.run(["systemd-analyze", "--user", "verify", *(str(loop.units / unit) for unit in units)])
 
         assert (done.stdout, done.stderr) == ("", "")
-        said = box.run(["journalctl", "--quiet", "-p", "warning", "-o", "cat", f"_UID={loop.user.uid}"]).stdout
+        said = container.run(["journalctl", "--quiet", "-p", "warning", "-o", "cat", f"_UID={loop.user.uid}"]).stdout
         assert "the-loop" not in said
         assert loop.run(["systemctl", "--user", "enable", "--now", loop.service]).returncode == 0
         assert loop.is_active() == "active"
 
 
-def test_install_when_made_over_an_older_version_then_units_are_new_and_drop_ins_are_kept(box: Box) -> None:
-    with Installed(box, drop_in="") as loop:
+def test_install_when_made_over_an_older_version_then_units_are_new_and_drop_ins_are_kept(container: Container) -> None:
+    with Installed(container, drop_in="") as loop:
         unit = loop.units / SERVICE
         new = loop.seen(unit).read_text()
         loop.write(unit, new.replace("Restart=on-failure", "Restart=no"))
@@ -58,8 +58,8 @@ def test_install_when_made_over_an_older_version_then_units_are_new_and_drop_ins
         assert loop.install().stdout.count("wrote") == 0
 
 
-def test_install_when_the_poller_runs_then_it_goes_on(box: Box) -> None:
-    with Installed(box) as loop:
+def test_install_when_the_poller_runs_then_it_goes_on(container: Container) -> None:
+    with Installed(container) as loop:
         loop.systemctl("start")
         pid = loop.main_pid()
 
@@ -69,10 +69,10 @@ def test_install_when_the_poller_runs_then_it_goes_on(box: Box) -> None:
         assert loop.is_active() == "active"
 
 
-def test_install_when_lingering_is_off_then_it_warns_loudly_and_names_the_command(box: Box) -> None:
-    with Installed(box) as loop:
+def test_install_when_lingering_is_off_then_it_warns_loudly_and_names_the_command(container: Container) -> None:
+    with Installed(container) as loop:
         assert "linger" not in loop.install().stderr
-        box.run(["loginctl", "disable-linger", loop.user.name])
+        container.run(["loginctl", "disable-linger", loop.user.name])
 
         done = loop.install()
 
@@ -80,8 +80,8 @@ def test_install_when_lingering_is_off_then_it_warns_loudly_and_names_the_comman
         assert f"loginctl enable-linger {loop.user.name}" in done.stderr
 
 
-def test_uninstall_when_the_poller_runs_then_no_trace_is_left_but_state_and_configuration(box: Box) -> None:
-    with Installed(box, drop_in="") as loop:
+def test_uninstall_when_the_poller_runs_then_no_trace_is_left_but_state_and_configuration(container: Container) -> None:
+    with Installed(container, drop_in="") as loop:
         loop.item("a")
         for unit in (SERVICE, "the-loop-poll-once.timer"):
             loop.run(["systemctl", "--user", "enable", "--now", "--", unit])
@@ -106,8 +106,8 @@ def test_uninstall_when_the_poller_runs_then_no_trace_is_left_but_state_and_conf
         loop.assert_once(["directory:inbox/a/spawn:1", "directory:inbox/a/comment:more"])
 
 
-def test_uninstall_when_an_operator_wrote_drop_ins_then_these_stay(box: Box) -> None:
-    with Installed(box, drop_in="") as loop:
+def test_uninstall_when_an_operator_wrote_drop_ins_then_these_stay(container: Container) -> None:
+    with Installed(container, drop_in="") as loop:
         loop.add_drop_in("mine.conf", "[Service]\nRestartSec=7\n")
 
         loop.the_loop("unit", "uninstall", "--user")
@@ -116,8 +116,8 @@ def test_uninstall_when_an_operator_wrote_drop_ins_then_these_stay(box: Box) -> 
         assert loop.seen(loop.units / f"{SERVICE}.d" / "mine.conf").exists()
 
 
-def test_uninstall_of_an_instance_when_another_one_runs_then_that_one_keeps_its_units(box: Box) -> None:
-    with Installed(box, name="first") as loop:
+def test_uninstall_of_an_instance_when_another_one_runs_then_that_one_keeps_its_units(container: Container) -> None:
+    with Installed(container, name="first") as loop:
         loop.systemctl("start")
         loop.the_loop("unit", "install", "--user", "--name", "second")
 
@@ -129,8 +129,10 @@ def test_uninstall_of_an_instance_when_another_one_runs_then_that_one_keeps_its_
         assert loop.is_active() == "active"
 
 
-def test_instances_when_two_run_beside_the_plain_one_then_each_has_its_own_root_and_configuration(box: Box) -> None:
-    with Installed(box, name="first") as loop:
+def test_instances_when_two_run_beside_the_plain_one_then_each_has_its_own_root_and_configuration(
+    container: Container,
+) -> None:
+    with Installed(container, name="first") as loop:
         loop.item("a")
         second = loop.config.with_name("second.yaml")
         loop.write(second, loop.seen(loop.config).read_text())
@@ -149,9 +151,9 @@ def test_instances_when_two_run_beside_the_plain_one_then_each_has_its_own_root_
 
 
 def test_timer_when_installed_then_its_run_delivers_and_is_refused_beside_the_daemon_without_a_failed_unit(
-    box: Box,
+    container: Container,
 ) -> None:
-    with Installed(box) as loop:
+    with Installed(container) as loop:
         quick = (
             "[Timer]\nOnStartupSec=\nOnStartupSec=0\nOnUnitInactiveSec=1s\nAccuracySec=100ms\nRandomizedDelaySec=0\n"
         )

@@ -15,7 +15,7 @@ from support.http_server import FakeServer
 from support.installed import REPO, Installed, github_source
 
 if TYPE_CHECKING:
-    from support.container import Box
+    from support.container import Container
 
 SHIPPED = Path(__file__).parents[2] / "systemd"
 CYCLE = "THE_LOOP_EVENT=poll.cycle"
@@ -28,10 +28,10 @@ def events(loop: Installed, *options: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_journal_when_a_cycle_is_cut_short_then_a_match_shows_that_one_and_only_that(box: Box) -> None:
+def test_journal_when_a_cycle_is_cut_short_then_a_match_shows_that_one_and_only_that(container: Container) -> None:
     github = FakeGitHub(time.time)
     github.add_repo(REPO)
-    with FakeServer(github) as server, Installed(box, sources=[github_source(server.url)]) as loop:
+    with FakeServer(github) as server, Installed(container, sources=[github_source(server.url)]) as loop:
         loop.systemctl("start")
         loop.wait(lambda: len(loop.journal(CYCLE)) >= 2, "two whole cycles")
         fault = github.fail(r"GET /repos/octo/repo/issues\?", hang())
@@ -48,11 +48,11 @@ def test_journal_when_a_cycle_is_cut_short_then_a_match_shows_that_one_and_only_
         assert [event["event"] for event in events(loop) if event.get("interrupted")] == ["poll.cycle"]
 
 
-def test_journal_when_the_catalog_is_installed_then_each_event_has_its_text(box: Box) -> None:
+def test_journal_when_the_catalog_is_installed_then_each_event_has_its_text(container: Container) -> None:
     catalog = (SHIPPED / "the-loop.catalog").read_text()
-    with Installed(box) as loop:
+    with Installed(container) as loop:
         place = "/usr/local/lib/systemd/catalog"
-        box.run(f"mkdir -p {place} && cat >{place}/the-loop.catalog && journalctl --update-catalog", text=catalog)
+        container.run(f"mkdir -p {place} && cat >{place}/the-loop.catalog && journalctl --update-catalog", text=catalog)
         loop.item("a")
         loop.systemctl("start")
         loop.wait_until_settled(["directory:inbox/a/spawn:1"])
@@ -67,7 +67,7 @@ def test_journal_when_the_catalog_is_installed_then_each_event_has_its_text(box:
 
 
 def test_journal_when_names_and_titles_are_hostile_then_each_event_is_one_harmless_entry_of_our_level(
-    box: Box,
+    container: Container,
 ) -> None:
     github = FakeGitHub(time.time)
     github.add_repo(REPO)
@@ -75,7 +75,7 @@ def test_journal_when_names_and_titles_are_hostile_then_each_event_is_one_harmle
     with FakeServer(github) as server:
         github_section = github_source(server.url, **people)
         inbox = {"provider": "directory", "path": "inbox", "settleSeconds": 0}
-        with Installed(box, sources=[github_section, {**inbox, "authorizedUsers": []}]) as loop:
+        with Installed(container, sources=[github_section, {**inbox, "authorizedUsers": []}]) as loop:
             loop.configure(polling={"sources": [github_section, {**inbox, "authorizedUsers": [loop.user.name]}]})
             github.add_issue(REPO, labels=["auto"], title="x" * 60_000, body="<0>spoofed\n" * 5000)
             github.add_issue(REPO, labels=["auto"], title=HOSTILE, body=HOSTILE)
@@ -86,7 +86,7 @@ def test_journal_when_names_and_titles_are_hostile_then_each_event_is_one_harmle
             loop.comment(HOSTILE, f"more {HOSTILE}.md", HOSTILE)
             loop.wait(lambda: len(loop.sink.ids()) >= 4 and not loop.pending(), "the comment")
 
-            everything = box.run(["journalctl", "--output=json", "--all", f"_UID={loop.user.uid}"]).stdout
+            everything = container.run(["journalctl", "--output=json", "--all", f"_UID={loop.user.uid}"]).stdout
             entries = [json.loads(line) for line in everything.splitlines()]
             assert [entry["MESSAGE"] for entry in entries if int(entry["PRIORITY"]) < 3] == []
             ours = [entry for entry in entries if entry.get("SYSLOG_IDENTIFIER") == "the-loop"]
@@ -100,21 +100,25 @@ def test_journal_when_names_and_titles_are_hostile_then_each_event_is_one_harmle
             assert len(forwarded) == 1
 
 
-def test_journal_when_a_receiver_prints_what_it_was_given_then_no_line_of_it_is_a_log_level(box: Box) -> None:
-    with Installed(box, session={"command": [sys.executable, "-c", ECHO]}) as loop:
+def test_journal_when_a_receiver_prints_what_it_was_given_then_no_line_of_it_is_a_log_level(
+    container: Container,
+) -> None:
+    with Installed(container, session={"command": [sys.executable, "-c", ECHO]}) as loop:
         loop.item("a", "<0>spoofed\n<1>again\n")
         loop.systemctl("start")
         loop.wait(lambda: loop.journal("THE_LOOP_EVENT=poll.spawned"), "the delivery")
 
-        done = box.run(["journalctl", "--output=json", f"_UID={loop.user.uid}"])
+        done = container.run(["journalctl", "--output=json", f"_UID={loop.user.uid}"])
 
         entries = [json.loads(line) for line in done.stdout.splitlines()]
         printed = [entry for entry in entries if "spoofed" in str(entry["MESSAGE"])]
         assert [(entry["MESSAGE"], entry["PRIORITY"]) for entry in printed] == [("<0>spoofed", "6")]
 
 
-def test_events_when_read_from_the_journal_then_they_are_the_entries_in_order_over_every_life(box: Box) -> None:
-    with Installed(box) as loop:
+def test_events_when_read_from_the_journal_then_they_are_the_entries_in_order_over_every_life(
+    container: Container,
+) -> None:
+    with Installed(container) as loop:
         loop.item("a")
         loop.systemctl("start")
         loop.wait_until_settled(["directory:inbox/a/spawn:1"])
@@ -134,12 +138,12 @@ def test_events_when_read_from_the_journal_then_they_are_the_entries_in_order_ov
         assert since == [event for event in found if event["time"] >= second]
 
 
-def test_events_when_followed_then_what_comes_is_shown_as_it_comes(box: Box) -> None:
-    with Installed(box) as loop:
+def test_events_when_followed_then_what_comes_is_shown_as_it_comes(container: Container) -> None:
+    with Installed(container) as loop:
         loop.systemctl("start")
         said = loop.home / "followed"
         follow = f"{loop.command_line('events', '--json', '--follow')} >{said}"
-        with box.background(follow, user=loop.user.name):
+        with container.background(follow, user=loop.user.name):
             loop.wait(lambda: loop.seen(said).exists() and "poller.started" in loop.seen(said).read_text(), "the past")
             loop.item("a")
 
@@ -152,16 +156,18 @@ def test_events_when_followed_then_what_comes_is_shown_as_it_comes(box: Box) -> 
         assert all(json.loads(line)["event"] for line in lines)
 
 
-def test_events_when_a_root_never_had_a_poller_then_that_is_no_empty_answer(box: Box) -> None:
-    with Installed(box) as loop:
+def test_events_when_a_root_never_had_a_poller_then_that_is_no_empty_answer(container: Container) -> None:
+    with Installed(container) as loop:
         done = loop.run([str(COMMAND), "events", "--state-root", str(loop.home / "nowhere")], check=False)
 
         assert (done.returncode, done.stdout) == (1, "")
         assert str(loop.home / "nowhere") in done.stderr
 
 
-def test_status_when_the_unit_runs_then_it_is_named_and_the_heartbeat_is_the_runtime_directory_s(box: Box) -> None:
-    with Installed(box) as loop:
+def test_status_when_the_unit_runs_then_it_is_named_and_the_heartbeat_is_the_runtime_directory_s(
+    container: Container,
+) -> None:
+    with Installed(container) as loop:
         loop.item("a")
         loop.systemctl("start")
         loop.wait_until_settled(["directory:inbox/a/spawn:1"])

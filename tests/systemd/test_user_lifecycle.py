@@ -19,19 +19,19 @@ from support.installed import REPO, Installed, github_source, ref
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from support.container import Box
+    from support.container import Container
 
 CUTS = ("power cut", "halt", "restart of the manager")  # these end deliveries as well
 
 
 @contextmanager
-def working(box: Box) -> Iterator[tuple[Installed, FakeGitHub]]:
+def working(container: Container) -> Iterator[tuple[Installed, FakeGitHub]]:
     """A poller that watches a repository and comes up with the machine; two of its deliveries may run at once."""
     github = FakeGitHub(time.time)
     github.add_repo(REPO)
     with FakeServer(github) as server:
         sources = [github_source(server.url)]
-        with Installed(box, sources=sources, routing={"maxConcurrentDispatches": 2}) as loop:
+        with Installed(container, sources=sources, routing={"maxConcurrentDispatches": 2}) as loop:
             loop.add_drop_in("60-watchdog.conf", "[Service]\nWatchdogSec=2\n")
             loop.run(["systemctl", "--user", "enable", "--now", "--quiet", "--", loop.service])
             yield loop, github
@@ -50,7 +50,7 @@ def restart(loop: Installed) -> None:
 
 def crash(loop: Installed) -> None:
     with _another_process(loop):
-        loop.box.run(["kill", "-SEGV", str(loop.main_pid())])
+        loop.container.run(["kill", "-SEGV", str(loop.main_pid())])
 
 
 def kill(loop: Installed) -> None:
@@ -59,25 +59,25 @@ def kill(loop: Installed) -> None:
 
 
 def power_cut(loop: Installed) -> None:
-    loop.box.down()
+    loop.container.down()
     _boot(loop)
 
 
 def halt(loop: Installed) -> None:
-    loop.box.halt()
+    loop.container.halt()
     _boot(loop)
 
 
 def restart_manager(loop: Installed) -> None:
-    loop.box.run(["systemctl", "restart", f"user@{loop.user.uid}.service"])
-    loop.box.wait_for_manager(loop.user.name)
+    loop.container.run(["systemctl", "restart", f"user@{loop.user.uid}.service"])
+    loop.container.wait_for_manager(loop.user.name)
     loop.wait(lambda: loop.is_active() == "active", "the start with the manager")
 
 
 def hang_up(loop: Installed) -> None:
     """The poller stands still: the watchdog ends it, `Restart=` brings it back."""
     with _another_process(loop):
-        loop.box.run(["kill", "-STOP", str(loop.main_pid())])
+        loop.container.run(["kill", "-STOP", str(loop.main_pid())])
 
 
 @contextmanager
@@ -89,8 +89,8 @@ def _another_process(loop: Installed) -> Iterator[None]:
 
 
 def _boot(loop: Installed) -> None:
-    loop.box.up()
-    loop.box.wait_for_manager(loop.user.name)
+    loop.container.up()
+    loop.container.wait_for_manager(loop.user.name)
     loop.wait(lambda: loop.is_active() == "active", "the start at boot")
 
 
@@ -107,8 +107,8 @@ HITS: dict[str, Callable[[Installed], None]] = {
 
 
 @pytest.mark.parametrize("hit", ["stop and start", "restart", "crash", "kill", "power cut"])
-def test_events_when_hit_in_mid_listing_then_each_arrives_once(box: Box, hit: str) -> None:
-    with working(box) as (loop, github):
+def test_events_when_hit_in_mid_listing_then_each_arrives_once(container: Container, hit: str) -> None:
+    with working(container) as (loop, github):
         github.add_issue(REPO, labels=["auto"])
         loop.wait_until_settled([ref(1, "spawn:1")])
         fault = github.fail(r"GET /repos/octo/repo/issues\?", hang())
@@ -124,8 +124,8 @@ def test_events_when_hit_in_mid_listing_then_each_arrives_once(box: Box, hit: st
 
 
 @pytest.mark.parametrize("hit", ["stop and start", "restart", "crash", "kill", "power cut"])
-def test_events_when_hit_in_mid_cycle_then_each_arrives_once(box: Box, hit: str) -> None:
-    with working(box) as (loop, github):
+def test_events_when_hit_in_mid_cycle_then_each_arrives_once(container: Container, hit: str) -> None:
+    with working(container) as (loop, github):
         fault = github.fail(r"GET /repos/octo/repo/issues/3/comments", hang())
         for _ in range(4):
             github.add_issue(REPO, labels=["auto"])
@@ -140,8 +140,10 @@ def test_events_when_hit_in_mid_cycle_then_each_arrives_once(box: Box, hit: str)
 
 
 @pytest.mark.parametrize("hit", HITS)
-def test_deliveries_when_hit_in_their_middle_then_only_a_dead_machine_repeats_them(box: Box, hit: str) -> None:
-    with working(box) as (loop, github):
+def test_deliveries_when_hit_in_their_middle_then_only_a_dead_machine_repeats_them(
+    container: Container, hit: str
+) -> None:
+    with working(container) as (loop, github):
         github.add_issue(REPO, labels=["auto"])
         loop.wait_until_settled([ref(1, "spawn:1")])
         running = [ref(2, "spawn:1"), ref(3, "spawn:1")]
@@ -170,8 +172,8 @@ def test_deliveries_when_hit_in_their_middle_then_only_a_dead_machine_repeats_th
         assert loop.attempts() == {}
 
 
-def test_stop_when_a_delivery_runs_then_it_takes_less_than_a_second_and_leaves_it_alone(box: Box) -> None:
-    with working(box) as (loop, github):
+def test_stop_when_a_delivery_runs_then_it_takes_less_than_a_second_and_leaves_it_alone(container: Container) -> None:
+    with working(container) as (loop, github):
         loop.sink.behave(("*", {"gate": loop.gate("gate")}))
         github.add_issue(REPO, labels=["auto"])
         loop.wait(loop.sink.ids, "a delivery that runs")
@@ -190,8 +192,8 @@ def test_stop_when_a_delivery_runs_then_it_takes_less_than_a_second_and_leaves_i
         loop.assert_once([ref(1, "spawn:1")])
 
 
-def test_deliveries_when_uncertain_ones_are_to_be_held_then_a_power_cut_repeats_none(box: Box) -> None:
-    with Installed(box, session={"onUncertain": "hold"}) as loop:
+def test_deliveries_when_uncertain_ones_are_to_be_held_then_a_power_cut_repeats_none(container: Container) -> None:
+    with Installed(container, session={"onUncertain": "hold"}) as loop:
         loop.sink.behave(("*/spawn:1", {"gate": loop.gate("gate")}))
         loop.item("a")
         loop.run(["systemctl", "--user", "enable", "--now", "--quiet", "--", loop.service])

@@ -13,15 +13,17 @@ from support.http_server import FakeServer
 from support.installed import QUICK, REPO, TOKEN, Installed, github_source, ref
 
 if TYPE_CHECKING:
-    from support.container import Box
+    from support.container import Container
 
 HOURLY = {"intervalSeconds": 3600}
 A_SPAWN = "directory:inbox/a/spawn:1"
 B_SPAWN = "directory:inbox/b/spawn:1"
 
 
-def test_poll_restart_when_a_unit_runs_then_its_manager_restarts_it_and_the_delivery_goes_on(box: Box) -> None:
-    with Installed(box) as loop:
+def test_poll_restart_when_a_unit_runs_then_its_manager_restarts_it_and_the_delivery_goes_on(
+    container: Container,
+) -> None:
+    with Installed(container) as loop:
         loop.sink.behave(("*", {"gate": loop.gate("gate")}))
         loop.item("a")
         loop.systemctl("start")
@@ -41,16 +43,16 @@ def test_poll_restart_when_a_unit_runs_then_its_manager_restarts_it_and_the_deli
         loop.assert_once([A_SPAWN])
 
 
-def test_poll_restart_when_nothing_runs_then_nothing_is_started(box: Box) -> None:
-    with Installed(box) as loop:
+def test_poll_restart_when_nothing_runs_then_nothing_is_started(container: Container) -> None:
+    with Installed(container) as loop:
         done = loop.poll("restart")
 
         assert done.returncode == 3, done
         assert loop.is_active() == "inactive"
 
 
-def test_poll_restart_when_the_new_start_fails_then_it_is_no_success(box: Box) -> None:
-    with Installed(box, drop_in="[Service]\nRestartSec=60\n") as loop:
+def test_poll_restart_when_the_new_start_fails_then_it_is_no_success(container: Container) -> None:
+    with Installed(container, drop_in="[Service]\nRestartSec=60\n") as loop:
         loop.systemctl("start")
         loop.add_drop_in("60-broken.conf", "[Service]\nExecStartPre=/bin/false\n")
 
@@ -60,13 +62,13 @@ def test_poll_restart_when_the_new_start_fails_then_it_is_no_success(box: Box) -
         assert done.stderr.strip()
 
 
-def test_takeover_when_a_unit_holds_the_lock_then_the_unit_is_stopped_first(box: Box) -> None:
-    with Installed(box) as loop:
+def test_takeover_when_a_unit_holds_the_lock_then_the_unit_is_stopped_first(container: Container) -> None:
+    with Installed(container) as loop:
         loop.item("a")
         loop.systemctl("start")
         loop.wait_until_settled([A_SPAWN])
 
-        with box.background([COMMAND, *loop.on_root("poll", "start", "--takeover")], user=loop.user.name):
+        with container.background([COMMAND, *loop.on_root("poll", "start", "--takeover")], user=loop.user.name):
             loop.wait(lambda: loop.is_active() == "inactive" and not loop.is_lock_free(), "another holder")
 
             status = loop.status()
@@ -77,13 +79,15 @@ def test_takeover_when_a_unit_holds_the_lock_then_the_unit_is_stopped_first(box:
             loop.assert_once([A_SPAWN, "directory:inbox/a/comment:more"])
 
 
-def test_takeover_when_the_unit_does_it_then_the_plain_poller_leaves_and_its_delivery_goes_on(box: Box) -> None:
-    with Installed(box) as loop:
+def test_takeover_when_the_unit_does_it_then_the_plain_poller_leaves_and_its_delivery_goes_on(
+    container: Container,
+) -> None:
+    with Installed(container) as loop:
         loop.sink.behave(("*", {"gate": loop.gate("gate")}))
         loop.item("a")
         start = loop.command_line("poll", "start", "--takeover")
         loop.add_drop_in("60-takeover.conf", f"[Service]\nExecStart=\nExecStart={start}\n")
-        with box.background([COMMAND, *loop.on_root("poll", "start")], user=loop.user.name):
+        with container.background([COMMAND, *loop.on_root("poll", "start")], user=loop.user.name):
             loop.wait(loop.sink.ids, "a delivery that runs")
 
             loop.systemctl("start")
@@ -94,9 +98,11 @@ def test_takeover_when_the_unit_does_it_then_the_plain_poller_leaves_and_its_del
             loop.assert_once([A_SPAWN])
 
 
-def test_unit_when_another_poller_holds_the_lock_then_it_queues_and_is_ready_only_once_it_holds_it(box: Box) -> None:
-    with Installed(box, drop_in="[Service]\nTimeoutStartSec=2\n") as loop:
-        with box.background([COMMAND, *loop.on_root("poll", "start")], user=loop.user.name):
+def test_unit_when_another_poller_holds_the_lock_then_it_queues_and_is_ready_only_once_it_holds_it(
+    container: Container,
+) -> None:
+    with Installed(container, drop_in="[Service]\nTimeoutStartSec=2\n") as loop:
+        with container.background([COMMAND, *loop.on_root("poll", "start")], user=loop.user.name):
             loop.wait(lambda: not loop.is_lock_free(), "a poller in the foreground")
             holder = loop.status()["pid"]
             began = time.monotonic()
@@ -111,8 +117,8 @@ def test_unit_when_another_poller_holds_the_lock_then_it_queues_and_is_ready_onl
         assert loop.status()["pid"] == loop.main_pid()
 
 
-def test_wake_when_the_unit_runs_then_a_cycle_is_made_at_once(box: Box) -> None:
-    with Installed(box, polling=HOURLY) as loop:
+def test_wake_when_the_unit_runs_then_a_cycle_is_made_at_once(container: Container) -> None:
+    with Installed(container, polling=HOURLY) as loop:
         loop.systemctl("start")
         loop.wait(lambda: loop.journal("THE_LOOP_EVENT=poll.cycle"), "the first cycle")
         loop.item("a")
@@ -127,8 +133,8 @@ def test_wake_when_the_unit_runs_then_a_cycle_is_made_at_once(box: Box) -> None:
         loop.assert_once([A_SPAWN, "directory:inbox/a/comment:more"])
 
 
-def test_wake_when_the_unit_is_being_restarted_then_it_is_served_by_the_next_poller(box: Box) -> None:
-    with Installed(box, polling=HOURLY, drop_in="[Service]\nExecStopPost=/bin/sleep 2\n") as loop:
+def test_wake_when_the_unit_is_being_restarted_then_it_is_served_by_the_next_poller(container: Container) -> None:
+    with Installed(container, polling=HOURLY, drop_in="[Service]\nExecStopPost=/bin/sleep 2\n") as loop:
         loop.systemctl("start")
         loop.wait(lambda: loop.journal("THE_LOOP_EVENT=poll.cycle"), "the first cycle")
         node = loop.seen(loop.wake_path).stat().st_ino
@@ -145,8 +151,8 @@ def test_wake_when_the_unit_is_being_restarted_then_it_is_served_by_the_next_pol
         loop.wait(lambda: len(loop.journal("THE_LOOP_EVENT=poll.cycle")) >= 3, "the cycle of the wake")
 
 
-def test_wake_when_the_unit_waits_to_be_started_again_then_it_is_accepted_and_served(box: Box) -> None:
-    with Installed(box, polling=HOURLY, drop_in="[Service]\nRestartSec=3\n") as loop:
+def test_wake_when_the_unit_waits_to_be_started_again_then_it_is_accepted_and_served(container: Container) -> None:
+    with Installed(container, polling=HOURLY, drop_in="[Service]\nRestartSec=3\n") as loop:
         loop.systemctl("start")
         loop.wait(lambda: loop.journal("THE_LOOP_EVENT=poll.cycle"), "the first cycle")
         loop.run(["systemctl", "--user", "kill", "--signal=KILL", "--", loop.service])
@@ -160,8 +166,8 @@ def test_wake_when_the_unit_waits_to_be_started_again_then_it_is_accepted_and_se
         loop.assert_once([A_SPAWN])
 
 
-def test_wake_when_sent_around_an_automatic_restart_then_it_is_accepted_whenever_it_comes(box: Box) -> None:
-    with Installed(box, polling=HOURLY, drop_in="[Service]\nRestartSec=1\n") as loop:
+def test_wake_when_sent_around_an_automatic_restart_then_it_is_accepted_whenever_it_comes(container: Container) -> None:
+    with Installed(container, polling=HOURLY, drop_in="[Service]\nRestartSec=1\n") as loop:
         loop.systemctl("start")
         wake = loop.command_line("poll", "wake")
         codes = {}
@@ -173,8 +179,8 @@ def test_wake_when_sent_around_an_automatic_restart_then_it_is_accepted_whenever
         assert codes == dict.fromkeys(codes, 0)
 
 
-def test_wake_when_nothing_runs_then_it_says_so_and_starts_nothing(box: Box) -> None:
-    with Installed(box) as loop:
+def test_wake_when_nothing_runs_then_it_says_so_and_starts_nothing(container: Container) -> None:
+    with Installed(container) as loop:
         assert loop.poll("wake").returncode == 3
         loop.systemctl("start")
         loop.systemctl("stop")
@@ -185,8 +191,8 @@ def test_wake_when_nothing_runs_then_it_says_so_and_starts_nothing(box: Box) -> 
         assert loop.is_lock_free()
 
 
-def test_socket_when_it_is_started_alone_then_a_wake_starts_the_poller(box: Box) -> None:
-    with Installed(box) as loop:
+def test_socket_when_it_is_started_alone_then_a_wake_starts_the_poller(container: Container) -> None:
+    with Installed(container) as loop:
         loop.item("a")
         loop.run(["systemctl", "--user", "start", "--", loop.socket])
         assert loop.is_active() == "inactive"
@@ -197,8 +203,8 @@ def test_socket_when_it_is_started_alone_then_a_wake_starts_the_poller(box: Box)
         assert loop.is_active() == "active"
 
 
-def test_watchdog_when_the_poller_is_idle_or_waits_for_a_delivery_then_it_is_content(box: Box) -> None:
-    with Installed(box, polling=HOURLY, drop_in="[Service]\nWatchdogSec=1\n") as loop:
+def test_watchdog_when_the_poller_is_idle_or_waits_for_a_delivery_then_it_is_content(container: Container) -> None:
+    with Installed(container, polling=HOURLY, drop_in="[Service]\nWatchdogSec=1\n") as loop:
         loop.sink.behave(("*", {"gate": loop.gate("gate")}))
         loop.item("a")
         loop.systemctl("start")
@@ -213,8 +219,10 @@ def test_watchdog_when_the_poller_is_idle_or_waits_for_a_delivery_then_it_is_con
         loop.wait_until_settled([A_SPAWN])
 
 
-def test_reload_when_the_configuration_is_good_or_broken_then_it_is_taken_as_a_whole_or_not_at_all(box: Box) -> None:
-    with Installed(box, polling=HOURLY) as loop:
+def test_reload_when_the_configuration_is_good_or_broken_then_it_is_taken_as_a_whole_or_not_at_all(
+    container: Container,
+) -> None:
+    with Installed(container, polling=HOURLY) as loop:
         loop.item("a")
         loop.systemctl("start")
         loop.wait_until_settled([A_SPAWN])
@@ -244,9 +252,9 @@ def test_reload_when_the_configuration_is_good_or_broken_then_it_is_taken_as_a_w
     ids=["configuration", "credential"],
 )
 def test_unit_when_it_can_never_work_then_it_fails_once_and_no_wake_makes_a_storm(
-    box: Box, drop_in: str, status: str
+    container: Container, drop_in: str, status: str
 ) -> None:
-    with Installed(box, drop_in=f"{QUICK}{drop_in}\n") as loop:
+    with Installed(container, drop_in=f"{QUICK}{drop_in}\n") as loop:
         loop.systemctl("start", check=False)
         loop.wait(lambda: loop.is_active() == "failed", "the failure")
 
@@ -256,11 +264,11 @@ def test_unit_when_it_can_never_work_then_it_fails_once_and_no_wake_makes_a_stor
         assert loop.property("ExecMainStatus") == status
         assert loop.property("NRestarts") == "0"
         assert loop.is_active() == "failed"
-        said = box.run(["journalctl", "--quiet", "--output=cat", f"_UID={loop.user.uid}"]).stdout
+        said = container.run(["journalctl", "--quiet", "--output=cat", f"_UID={loop.user.uid}"]).stdout
         assert said.count(f"Starting {loop.service}") == 1
 
 
-def test_credential_when_the_unit_loads_it_then_the_source_asks_with_it(box: Box) -> None:
+def test_credential_when_the_unit_loads_it_then_the_source_asks_with_it(container: Container) -> None:
     github = FakeGitHub(time.time, tokens={TOKEN: "octocat"})
     github.add_repo(REPO)
     github.add_issue(REPO, labels=["auto"])
@@ -268,7 +276,7 @@ def test_credential_when_the_unit_loads_it_then_the_source_asks_with_it(box: Box
     with FakeServer(github) as server:
         source = {**github_source(server.url), "credential": "github-token"}
         del source["tokenFile"]
-        with Installed(box, sources=[source], drop_in=drop_in) as loop:
+        with Installed(container, sources=[source], drop_in=drop_in) as loop:
             loop.systemctl("start")
 
             loop.wait_until_settled([ref(1, "spawn:1")])
@@ -276,10 +284,10 @@ def test_credential_when_the_unit_loads_it_then_the_source_asks_with_it(box: Box
             loop.assert_once([ref(1, "spawn:1")])
 
 
-def test_helpers_when_they_are_called_then_they_get_no_secret_and_no_socket_of_ours(box: Box) -> None:
+def test_helpers_when_they_are_called_then_they_get_no_secret_and_no_socket_of_ours(container: Container) -> None:
     dump = '#!/bin/sh\nenv >>"$HOME/helped"\nexec "/usr/bin/$(basename "$0")" "$@"\n'
     drop_in = f"[Service]\nEnvironment=GITHUB_TOKEN={TOKEN}\nEnvironment=PATH=%h/bin:/usr/bin:/bin\n"
-    with Installed(box, drop_in=drop_in) as loop:
+    with Installed(container, drop_in=drop_in) as loop:
         for name in ("systemctl", "systemd-run"):
             loop.write(loop.home / "bin" / name, dump, mode=0o755)
         loop.item("a")

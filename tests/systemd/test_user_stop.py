@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
 
-    from support.container import Box
+    from support.container import Container
 
 pytestmark = pytest.mark.timeout(300)  # all stops are made for the first test that asks
 
@@ -126,7 +126,7 @@ class InASession(Case):
         loop = self.loop
         script = f"sleep 1000 & echo $! >neighbour; {loop.command_line('poll', 'start')}"
         log_in = ["su", "--login", loop.user.name, "-c", script]
-        stack.enter_context(loop.box.background(log_in))
+        stack.enter_context(loop.container.background(log_in))
         loop.wait(lambda: not loop.is_lock_free(), "a poller in a login session")
 
     def look(self) -> str:
@@ -186,13 +186,13 @@ class FromCron(Case):
     def stop(self) -> subprocess.CompletedProcess[str]:
         loop = self.loop
         argv = ["runuser", "-u", loop.user.name, "--", str(COMMAND), *loop.on_root("poll", "stop")]
-        return loop.box.run(argv, check=False)
+        return loop.container.run(argv, check=False)
 
 
 class ByRoot(Case):
     def stop(self) -> subprocess.CompletedProcess[str]:
         loop = self.loop
-        return loop.box.run([str(COMMAND), *loop.on_root("poll", "stop")], check=False)
+        return loop.container.run([str(COMMAND), *loop.on_root("poll", "stop")], check=False)
 
 
 CASES: dict[str, type[Case]] = {
@@ -211,10 +211,10 @@ CASES: dict[str, type[Case]] = {
 
 
 @pytest.fixture(scope="module")
-def stopped(box: Box) -> Iterator[Callable[[str], Stopped]]:
+def stopped(container: Container) -> Iterator[Callable[[str], Stopped]]:
     """The result of each stop; an error while one was brought about is raised where it is asked for."""
     with ExitStack() as stack, ThreadPoolExecutor(4) as threads:
-        futures = {name: threads.submit(_stop_under_fire, case, box, stack) for name, case in CASES.items()}
+        futures = {name: threads.submit(_stop_under_fire, case, container, stack) for name, case in CASES.items()}
         for future in futures.values():
             future.exception()
         done = [future.result() for future in futures.values() if future.exception() is None]
@@ -226,16 +226,16 @@ def stopped(box: Box) -> Iterator[Callable[[str], Stopped]]:
         yield lambda name: futures[name].result()[1]
 
 
-def _stop_under_fire(kind: type[Case], box: Box, stack: ExitStack) -> tuple[Case, Stopped, float]:
-    loop = stack.enter_context(Installed(box, **kind.options))
+def _stop_under_fire(kind: type[Case], container: Container, stack: ExitStack) -> tuple[Case, Stopped, float]:
+    loop = stack.enter_context(Installed(container, **kind.options))
     case = kind(loop)
     case.prepare(stack)
     before = loop.property("SubState")
     shooting = [sys.executable, "-IS", "-c", FIRE, str(loop.wake_path), str(STAYS_DOWN_S + 60)]
-    stack.enter_context(loop.box.background(shooting, user=loop.user.name))
+    stack.enter_context(loop.container.background(shooting, user=loop.user.name))
     if kind.wakes_too:
         script = f"while sleep 1; do {loop.command_line('poll', 'wake')}; done"
-        stack.enter_context(loop.box.background(script, user=loop.user.name))
+        stack.enter_context(loop.container.background(script, user=loop.user.name))
     done = case.stop()
     result = Stopped(before, done.returncode, done.stderr, loop.is_lock_free(), loop.is_active())
     return case, result, time.monotonic()
@@ -294,5 +294,5 @@ def test_poll_stop_when_made_by_a_delivery_then_that_delivery_goes_on_and_is_not
 
 def foreground(loop: Installed, stack: ExitStack) -> None:
     """A poller that somebody runs by hand."""
-    stack.enter_context(loop.box.background([str(COMMAND), *loop.on_root("poll", "start")], user=loop.user.name))
+    stack.enter_context(loop.container.background([str(COMMAND), *loop.on_root("poll", "start")], user=loop.user.name))
     loop.wait(lambda: not loop.is_lock_free(), "a poller in the foreground")

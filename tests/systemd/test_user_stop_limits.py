@@ -9,12 +9,12 @@ import pytest
 from support.installed import Installed
 
 if TYPE_CHECKING:
-    from support.container import Box
+    from support.container import Container
 
 
-def test_poll_stop_when_made_inside_the_unit_then_it_refuses_and_names_the_command(box: Box) -> None:
+def test_poll_stop_when_made_inside_the_unit_then_it_refuses_and_names_the_command(container: Container) -> None:
     script = "sh -c '{} >%h/said 2>&1; echo $$? >%h/code'"
-    with Installed(box) as loop:
+    with Installed(container) as loop:
         stop = loop.command_line("poll", "stop", "--timeout", "5")
         loop.add_drop_in("60-inside.conf", f"[Service]\nExecStartPost={script.format(stop)}\n")
 
@@ -26,26 +26,30 @@ def test_poll_stop_when_made_inside_the_unit_then_it_refuses_and_names_the_comma
         assert not loop.is_lock_free()
 
 
-def test_poll_stop_when_the_manager_cannot_be_asked_then_nothing_is_signalled_and_it_says_so(box: Box) -> None:
-    with Installed(box) as loop:
+def test_poll_stop_when_the_manager_cannot_be_asked_then_nothing_is_signalled_and_it_says_so(
+    container: Container,
+) -> None:
+    with Installed(container) as loop:
         loop.systemctl("start")
         pid = loop.main_pid()
         run = f"/run/user/{loop.user.uid}"
-        box.run(f"mv {run}/bus {run}/bus.away && mv {run}/systemd/private {run}/systemd/private.away")
+        container.run(f"mv {run}/bus {run}/bus.away && mv {run}/systemd/private {run}/systemd/private.away")
 
         done = loop.poll("stop", "--timeout", "3")
 
         assert done.returncode == 4, done
         assert "systemctl --user stop the-loop-poll.service" in done.stderr
-        assert box.run(["kill", "-0", str(pid)], check=False).returncode == 0
+        assert container.run(["kill", "-0", str(pid)], check=False).returncode == 0
         assert not loop.is_lock_free()
-        box.run(f"mv {run}/bus.away {run}/bus && mv {run}/systemd/private.away {run}/systemd/private")
+        container.run(f"mv {run}/bus.away {run}/bus && mv {run}/systemd/private.away {run}/systemd/private")
         assert loop.main_pid() == pid
         assert loop.poll("stop").returncode == 0
 
 
-def test_poll_stop_when_the_poller_does_not_end_in_time_then_it_says_that_a_stop_is_under_way(box: Box) -> None:
-    with Installed(box) as loop:
+def test_poll_stop_when_the_poller_does_not_end_in_time_then_it_says_that_a_stop_is_under_way(
+    container: Container,
+) -> None:
+    with Installed(container) as loop:
         loop.add_drop_in("60-slow.conf", "[Service]\nExecStop=/bin/sleep 4\n")
         loop.systemctl("start")
 
@@ -57,10 +61,10 @@ def test_poll_stop_when_the_poller_does_not_end_in_time_then_it_says_that_a_stop
         loop.wait(lambda: loop.is_active() == "inactive", "the end of the stop")
 
 
-def test_poll_stop_when_somebody_restarts_it_meanwhile_then_it_ends_with_the_truth(box: Box) -> None:
-    with Installed(box) as loop:
+def test_poll_stop_when_somebody_restarts_it_meanwhile_then_it_ends_with_the_truth(container: Container) -> None:
+    with Installed(container) as loop:
         loop.systemctl("start")
-        with box.background("while systemctl --user restart the-loop-poll; do :; done", user=loop.user.name):
+        with container.background("while systemctl --user restart the-loop-poll; do :; done", user=loop.user.name):
             done = loop.poll("stop", "--timeout", "8")
             free, state = loop.is_lock_free(), loop.is_active()
 
@@ -70,9 +74,9 @@ def test_poll_stop_when_somebody_restarts_it_meanwhile_then_it_ends_with_the_tru
 
 @pytest.mark.parametrize("after_s", [0.5, 0.8, 0.9, 1.0, 1.1])
 def test_poll_stop_when_made_around_an_automatic_restart_then_it_is_stopped_all_the_same(
-    box: Box, after_s: float
+    container: Container, after_s: float
 ) -> None:
-    with Installed(box, drop_in="[Service]\nRestartSec=1\n") as loop:
+    with Installed(container, drop_in="[Service]\nRestartSec=1\n") as loop:
         loop.systemctl("start")
         stop = loop.command_line("poll", "stop")
         kill = f"systemctl --user kill --signal=KILL {loop.service}; sleep {after_s}; exec {stop}"
@@ -82,13 +86,13 @@ def test_poll_stop_when_made_around_an_automatic_restart_then_it_is_stopped_all_
         assert (done.returncode, loop.is_lock_free(), loop.is_active()) == (0, True, "inactive"), done
 
 
-def test_poll_stop_when_a_crashed_unit_s_manager_cannot_be_asked_then_it_is_no_success(box: Box) -> None:
-    with Installed(box, drop_in="[Service]\nRestartSec=60\n") as loop:
+def test_poll_stop_when_a_crashed_unit_s_manager_cannot_be_asked_then_it_is_no_success(container: Container) -> None:
+    with Installed(container, drop_in="[Service]\nRestartSec=60\n") as loop:
         loop.systemctl("start")
         loop.run(["systemctl", "--user", "kill", "--signal=KILL", "--", loop.service])
         loop.wait(lambda: loop.property("SubState") == "auto-restart", "the pause after a crash")
         run = f"/run/user/{loop.user.uid}"
-        box.run(f"mv {run}/bus {run}/bus.away && mv {run}/systemd/private {run}/systemd/private.away")
+        container.run(f"mv {run}/bus {run}/bus.away && mv {run}/systemd/private {run}/systemd/private.away")
 
         done = loop.poll("stop", "--timeout", "3")
 
@@ -96,8 +100,8 @@ def test_poll_stop_when_a_crashed_unit_s_manager_cannot_be_asked_then_it_is_no_s
         assert loop.service in done.stderr
 
 
-def test_poll_stop_when_the_poller_is_another_user_s_then_nobody_is_signalled(box: Box) -> None:
-    with Installed(box) as loop, Installed(box, is_installed=False) as other:
+def test_poll_stop_when_the_poller_is_another_user_s_then_nobody_is_signalled(container: Container) -> None:
+    with Installed(container) as loop, Installed(container, is_installed=False) as other:
         loop.systemctl("start")
         pid = loop.main_pid()
 
