@@ -124,7 +124,7 @@ class LastingBench(Bench):
         """Let what waits go on."""
 
 
-def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+def in_limited_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """Run a test in an event loop, within a time that nothing needs."""
 
     @wraps(test)
@@ -171,7 +171,7 @@ class RunnerSuite:
 
     # --- one delivery ---
 
-    @in_loop
+    @in_limited_loop
     async def test_deliver_gives_what_the_receiver_said_and_later_ones_are_told_so(
         self, bench: Bench, says: str
     ) -> None:
@@ -190,7 +190,7 @@ class RunnerSuite:
     @pytest.mark.parametrize(
         "body", ["please", "", "$HOME `id` $(id) %h\n-x\n'\"\\\n", "\u00fc \u202e \U0001f4a9\n", "x" * 20_000]
     )
-    @in_loop
+    @in_limited_loop
     async def test_payload_arrives_whole_and_is_left_as_it_was(self, bench: Bench, body: str) -> None:
         offer = bench.put(body=body)
         before = beside(offer.stem, "payload.json").read_bytes()
@@ -202,7 +202,7 @@ class RunnerSuite:
         assert bench.arrived() == [offer.delivery_id]
         assert beside(offer.stem, "payload.json").read_bytes() == before
 
-    @in_loop
+    @in_limited_loop
     async def test_delivery_keeps_no_files_but_those_that_are_removed_with_it(self, bench: Bench, says: str) -> None:
         offer = bench.put()
         await bench.build(says).deliver(offer)
@@ -212,7 +212,7 @@ class RunnerSuite:
         assert bench.files() == {}
         assert bench.build().inspect(offer).trace is Trace.NEVER_BEGUN
 
-    @in_loop
+    @in_limited_loop
     async def test_deliveries_of_several_items_at_the_same_time_do_not_meet(self, bench: Bench) -> None:
         runner = bench.build()
         offers = [bench.put(item=f"{ITEM}-{number}") for number in range(6)]
@@ -227,7 +227,7 @@ class RunnerSuite:
 
     # --- nothing begun ---
 
-    @in_loop
+    @in_limited_loop
     async def test_inspect_before_anything_is_never_begun_and_leaves_no_trace(self, bench: Bench) -> None:
         nothing = Offer("x", "spawn:1", bench.root.delivery("x/spawn:1"), 1, 1)
         offer = bench.put()
@@ -240,7 +240,7 @@ class RunnerSuite:
         assert (bench.files(), bench.arrived()) == (before, [])
 
     @pytest.mark.parametrize("payload", [None, b"", b'{"offer": 1', b"[1]", b'{"offer": 2}'])
-    @in_loop
+    @in_limited_loop
     async def test_payload_that_is_not_of_this_offer_begins_nothing(self, bench: Bench, payload: bytes | None) -> None:
         offer = bench.put()
         if payload is None:
@@ -257,7 +257,7 @@ class RunnerSuite:
         assert bench.build().inspect(offer).trace is Trace.NEVER_BEGUN
         assert (await bench.build().deliver(offer)).verdict is Verdict.DELIVERED
 
-    @in_loop
+    @in_limited_loop
     async def test_offer_that_comes_after_the_next_one_begins_nothing(self, bench: Bench) -> None:
         late = bench.put(1)
         offer = bench.put(2)
@@ -270,7 +270,7 @@ class RunnerSuite:
 
     # --- once ---
 
-    @in_loop
+    @in_limited_loop
     async def test_same_offer_twice_at_once_starts_once(self, bench: Bench) -> None:
         offer = bench.put()
         runner = bench.build()
@@ -280,7 +280,7 @@ class RunnerSuite:
         assert {outcome.verdict for outcome in outcomes} == {Verdict.DELIVERED}
         assert bench.arrived() == [offer.delivery_id]
 
-    @in_loop
+    @in_limited_loop
     async def test_same_offer_again_starts_nothing_and_gives_the_outcome_of_then(self, bench: Bench) -> None:
         offer = bench.put()
         first = await bench.build().deliver(offer)
@@ -290,7 +290,7 @@ class RunnerSuite:
 
         assert bench.arrived() == [offer.delivery_id]
 
-    @in_loop
+    @in_limited_loop
     async def test_next_number_starts_again_whatever_the_last_one_left(self, bench: Bench, says: str) -> None:
         await bench.build(says).deliver(bench.put(1))
         before = bench.arrived()
@@ -304,7 +304,7 @@ class RunnerSuite:
         assert len(bench.arrived()) == len(before) + 1
         assert bench.build().inspect(offer) == Status(Trace.DONE, outcome)
 
-    @in_loop
+    @in_limited_loop
     async def test_delivery_whose_marks_a_power_cut_emptied_is_never_taken_for_not_begun(self, bench: Bench) -> None:
         offer = bench.put()
         outcome = await bench.build().deliver(offer)
@@ -316,7 +316,7 @@ class RunnerSuite:
             adopted = await bench.build().adopt(offer)
             assert adopted == outcome or adopted.verdict is Verdict.UNKNOWN
 
-    @in_loop
+    @in_limited_loop
     async def test_delivery_whose_marks_a_power_cut_emptied_is_not_started_again(self, bench: Bench) -> None:
         offer = bench.put()
         outcome = await bench.build().deliver(offer)
@@ -330,7 +330,7 @@ class RunnerSuite:
 
     # --- cut short ---
 
-    @in_loop
+    @in_limited_loop
     async def test_delivery_that_is_cancelled_at_any_await_was_begun_once_or_not_at_all(self, bench: Bench) -> None:
         for number in range(1, _AWAITS):
             offer = bench.put(item=f"{ITEM}-{number}")
@@ -355,7 +355,7 @@ class LastingRunnerSuite(RunnerSuite):
         assert isinstance(bench, LastingBench)
         return bench
 
-    @in_loop
+    @in_limited_loop
     async def test_delivery_that_runs_is_running_for_everybody_until_it_is_done(self, lasting: LastingBench) -> None:
         offer = lasting.put()
         delivery = await begun(lasting, offer)
@@ -370,7 +370,7 @@ class LastingRunnerSuite(RunnerSuite):
         assert lasting.build().inspect(offer) == Status(Trace.DONE, outcome)
 
     @pytest.mark.parametrize("how", ["adopt", "deliver"])
-    @in_loop
+    @in_limited_loop
     async def test_delivery_that_runs_is_waited_for_and_not_started_again(
         self, lasting: LastingBench, how: str
     ) -> None:
@@ -386,7 +386,7 @@ class LastingRunnerSuite(RunnerSuite):
         assert lasting.arrived() == [offer.delivery_id]
 
     @pytest.mark.parametrize("how", ["deliver", "adopt"])
-    @in_loop
+    @in_limited_loop
     async def test_wait_that_is_cancelled_leaves_the_delivery_alone(self, lasting: LastingBench, how: str) -> None:
         offer = lasting.put()
         wait = await begun(lasting, offer)
@@ -401,7 +401,7 @@ class LastingRunnerSuite(RunnerSuite):
         assert (await lasting.build().adopt(offer)).verdict is Verdict.DELIVERED
         assert lasting.arrived() == [offer.delivery_id]
 
-    @in_loop
+    @in_limited_loop
     async def test_delivery_outlives_the_process_that_started_it(self, lasting: LastingBench) -> None:
         offer = lasting.put()
         with command(lasting.starter(offer), stdout=None, env=lasting.environ) as poller:

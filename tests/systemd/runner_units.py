@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from contract.commands import Commands
-from contract.runner_suite import LastingBench, LastingRunnerSuite, begun, in_loop, until
+from contract.runner_suite import LastingBench, LastingRunnerSuite, begun, in_limited_loop, until
 from the_loop.runners.base import Offer
 from the_loop.runners.units import Units
 
@@ -26,7 +26,7 @@ class UnitCommands(Commands):
 class TestExecInUnits(LastingRunnerSuite):
     bench_type = UnitCommands
 
-    @in_loop
+    @in_limited_loop
     async def test_delivery_that_runs_is_in_a_unit_and_leaves_none(self, lasting: LastingBench) -> None:
         assert isinstance(lasting, UnitCommands)
         offer: Offer = lasting.put()
