@@ -29,7 +29,7 @@ check: $(VENV)/.dev ## lint, formatting, types and the quick tests
 	@$(BIN)/pytest -n 4 --dist=loadscope -m "not crash and not slow and not systemd" $(ARGS)
 
 bench: $(VENV)/.dev ## measure what the README claims
-	@$(BIN)/python benchmarks/replay.py && $(BIN)/python benchmarks/scale.py && $(BIN)/python benchmarks/systemd.py
+	@$(BIN)/python benchmarks/replay.py && $(BIN)/python benchmarks/scale.py && $(BIN)/python benchmarks/service.py
 
 install: ## put units, catalog, sysusers.d and tmpfiles.d below DESTDIR, for a command in PREFIX/bin
 	@PYTHONPATH=src $(PYTHON) scripts/install_files.py "$(DESTDIR)" "$(PREFIX)"

@@ -181,7 +181,7 @@ def machine(plan: Plan) -> Iterator[tuple[Box, Forge, Path]]:
         common = {"provider": "github", "label": "auto", "apiUrl": forge.url, "tokenFile": str(token)}
         parts = [[name] for name in plan.names] if plan.is_split else [plan.names]
         sources = [{**common, "name": f"work-{number}", "repos": part} for number, part in enumerate(parts)]
-        settings = {
+        settings: dict[str, dict[str, Any]] = {
             "polling": {"intervalSeconds": 1, "lingerSeconds": 180},
             "routing": {"authorizedUsers": ["octocat"]},
             "session": {"command": ["/bin/sh", "-c", 'echo "$THE_LOOP_DELIVERY_ID" >> "$0"', str(got)]},

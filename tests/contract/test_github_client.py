@@ -159,7 +159,9 @@ class TestSurroundings:
         assert "if-none-match" not in github.log[1].headers
 
     @in_real_loop
-    async def test_get_when_several_ask_at_once_then_they_take_turns(self, github: FakeGitHub) -> None:
+    async def test_get_when_several_ask_at_once_then_they_take_turns(
+        self, github: FakeGitHub, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         busy, most = [0], [0]
         genuine = github.handle
 
@@ -170,7 +172,7 @@ class TestSurroundings:
             busy[0] -= 1
             return genuine(*request)
 
-        github.handle = counting  # type: ignore[method-assign]
+        monkeypatch.setattr(github, "handle", counting)
         with FakeServer(github) as server:
             limiters = RateLimiters(time.monotonic)
             clients = [Client(server.url, lambda: "secret", now=time.time, limiters=limiters) for _ in range(4)]

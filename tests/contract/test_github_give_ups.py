@@ -27,8 +27,8 @@ def refused(folder: Path, *, is_pull: bool = False, report_give_ups: bool = True
     return world
 
 
-async def given_up(folder: Path, **options: bool) -> World:
-    world = refused(folder, **options)
+async def given_up(folder: Path, *, is_pull: bool = False, report_give_ups: bool = True) -> World:
+    world = refused(folder, is_pull=is_pull, report_give_ups=report_give_ups)
     await world.cycle()
     world.github.comment(REPO, 1)
     await world.cycle(times=REFUSALS)

@@ -118,11 +118,13 @@ def far_from_greenwich(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("between", BETWEEN)
 @pytest.mark.usefixtures("far_from_greenwich")
 @in_real_loop
-async def test_story_when_something_stands_between_then_all_arrives_once(tmp_path: Path, between: str) -> None:
+async def test_story_when_something_stands_between_then_all_arrives_once(
+    tmp_path: Path, between: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Elsewhere validators, links and dates were relied on to be there, and lists of many pages never ended without."""
     world = scene(tmp_path)
     github = world.github
-    github.handle = BETWEEN[between](github.handle)  # type: ignore[method-assign]
+    monkeypatch.setattr(github, "handle", BETWEEN[between](github.handle))
     number = world.add_issue(created=NOON - 9000, pull_request=True)
     old = [github.comment(REPO, number, created=NOON - 8000 + n) for n in range(105)]
     others = [world.add_issue(created=NOON - 7000) for _ in range(100)]
@@ -149,14 +151,16 @@ async def test_story_when_something_stands_between_then_all_arrives_once(tmp_pat
 
 
 @in_real_loop
-async def test_date_when_a_year_ahead_once_then_later_comments_still_arrive(tmp_path: Path) -> None:
+async def test_date_when_a_year_ahead_once_then_later_comments_still_arrive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One machine behind the name has a wrong clock; a cursor taken from it must not lie in the future for good."""
     world = scene(tmp_path)
-    handle = world.github.handle
-    world.github.handle = _dated(lambda time: formatdate(time + YEAR, usegmt=True))(handle)  # type: ignore[method-assign]
+    ahead = _dated(lambda time: formatdate(time + YEAR, usegmt=True))
     number = world.add_issue()
-    await world.cycle()
-    world.github.handle = handle  # type: ignore[method-assign]
+    with monkeypatch.context() as patch:
+        patch.setattr(world.github, "handle", ahead(world.github.handle))
+        await world.cycle()
     world.github.comment(REPO, number)
     await world.cycle(times=2)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -185,7 +186,7 @@ class TestShifts:
         numbers = [world.add_issue() for _ in range(205)]
         await world.cycle(times=6)
         for request, number in enumerate(old[:3], world.github.requests + 1):
-            world.github.between(request, lambda number=number: world.github.label(REPO, number, "auto"))
+            world.github.between(request, partial(world.github.label, REPO, number, "auto"))
         world.github.fail(LISTING, edited(lambda rows: rows), times=3)
         await world.cycle(times=6)
 
@@ -224,12 +225,13 @@ class TestLinks:
     @pytest.mark.parametrize("links", LINKS)
     @in_real_loop
     async def test_pages_when_linked_in_any_way_then_all_are_read_and_the_token_stays(
-        self, tmp_path: Path, links: str
+        self, tmp_path: Path, links: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         world = scene(tmp_path)
         transport = FakeTransport(world.github)
         world = world.restart(transport=transport)
-        world.github.handle = _linking(LINKS[links], links_only=links == "to cursors")(world.github.handle)  # type: ignore[method-assign]
+        between = _linking(LINKS[links], links_only=links == "to cursors")
+        monkeypatch.setattr(world.github, "handle", between(world.github.handle))
         number = world.add_issue(created=NOON - 9000)
         old = [world.github.comment(REPO, number, created=NOON - 8000 + n) for n in range(205)]
         others = [world.add_issue(created=NOON - 7000) for _ in range(100)]

@@ -25,6 +25,7 @@ from support.replay_cost import SWEEP
 from support.world import REPO, World, carried, in_real_loop, scene
 from the_loop import cycle as cycle_module
 from the_loop import durable
+from the_loop.core.decide import decide
 
 IS_FULL: Final = bool(os.environ.get("THE_LOOP_FULL_SWEEP"))
 SEED: Final = int(os.environ.get("THE_LOOP_SEED") or Random().randrange(10**6))
@@ -257,7 +258,7 @@ class TestPosition:
         await world.cycle()
         intact = world.cursor()
         tried = 0
-        kinds = cycle([None, 7, "x", [], {}, [None], -1.5])
+        kinds: Iterator[Any] = cycle([None, 7, "x", [], {}, [None], -1.5])
         for path in paths(intact):
             for odd in islice(kinds, 3):
                 changed = json.loads(json.dumps(intact))
@@ -328,18 +329,17 @@ class TestPosition:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         world = await delivered(tmp_path)
-        genuine = cycle_module.decide
 
         def raising(ledger: Any, view: Any, rules: Any) -> Any:
             if view.ref.endswith("#1"):
                 raise RuntimeError("a bug of ours")
-            return genuine(ledger, view, rules)
+            return decide(ledger, view, rules)
 
         monkeypatch.setattr(cycle_module, "decide", raising)
         world.github.comment(REPO, 1)
         world.github.comment(REPO, 2)
         await world.cycle()
-        monkeypatch.setattr(cycle_module, "decide", genuine)
+        monkeypatch.setattr(cycle_module, "decide", decide)
         assert world.ids() == [*STARTED, "2/comment:1002"]
         assert world.cursor()["owed"] == [f"github:{REPO}#1"]
         world = world.restart()

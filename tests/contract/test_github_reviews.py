@@ -109,13 +109,14 @@ class TestWhat:
             odd = [{**rows[0], "id": n, key: value} for n, (key, value) in enumerate(oddities)]
             return [None, 7, {}, *odd, *rows]
 
-        oddities: list[tuple[str, Any]] = [
-            *(("state", value) for value in (None, 7, [])),
-            *(("user", value) for value in (None, "octocat", {"login": None})),
-            *(("id", value) for value in (None, "1001", 1.5)),
-            *(("body", value) for value in (7, [])),
-            ("submitted_at", 7),
-        ]
+        odd_values: dict[str, list[Any]] = {
+            "state": [None, 7, []],
+            "user": [None, "octocat", {"login": None}],
+            "id": [None, "1001", 1.5],
+            "body": [7, []],
+            "submitted_at": [7],
+        }
+        oddities = [(key, value) for key, values in odd_values.items() for value in values]
         world, number = await begun(tmp_path, pull_request=True)
         world.github.fail(LISTS, edited(broken), times=2)
         world.github.review(REPO, number, body="Fine.")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from support.github.fake import FakeGitHub
-from support.github.faults import hang, server_error
+from support.github.faults import Fault, hang, server_error
 from support.http_server import FakeServer
 from support.poller import Box, Started, starttime
 
@@ -67,13 +68,17 @@ def test_sigkill_while_item_forty_is_processed_then_those_before_are_on_disk_and
     assert poller.stop() == 0
 
 
+def has_hit(fault: Fault, count: int) -> bool:
+    return fault.hits >= count
+
+
 def test_sigterm_in_mid_cycle_then_interrupted_is_said_and_the_next_start_goes_on(box: Box, github: FakeGitHub) -> None:
     numbers = [github.add_issue(REPO, labels=["auto"]) for _ in range(5)]
     watch(box, github)
     fault = github.fail(rf"/issues/{numbers[2]}/comments", hang(), times=None)
     for start in range(10):
         poller = box.start()
-        box.wait(lambda start=start: fault.hits > start, "the third item to hang")
+        box.wait(partial(has_hit, fault, start + 1), "the third item to hang")
         assert poller.stop(3) == 0
         assert box.events("poll.cycle")[-1]["interrupted"] is True
     assert last_cycle(box)["interrupted"] is True

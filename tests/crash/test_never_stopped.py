@@ -11,6 +11,7 @@ import random
 import threading
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -171,6 +172,10 @@ def is_all_there(box: Box, world: World) -> bool:
     return arrived(box, world) == world.written and not box.pending()
 
 
+def is_all_closed(box: Box, world: World) -> bool:
+    return len(box.events("session.closed")) >= len(world.closed)
+
+
 def test_random_world_when_ended_at_random_then_the_same_arrives_as_without(tmp_path: Path) -> None:
     print(f"THE_LOOP_SEED={SEED}")
     github = FakeGitHub(time.time)
@@ -194,13 +199,13 @@ def test_random_world_when_ended_at_random_then_the_same_arrives_as_without(tmp_
         people.join()
         ends.finish()
         for box in (steady, ended):
-            box.wait(lambda box=box: is_all_there(box, world), f"everything in {box.folder.name} ({ends.log})", 60)
+            box.wait(partial(is_all_there, box, world), f"everything in {box.folder.name} ({ends.log})", 60)
         for ref in world.issues()[:3]:
             world.close_one(ref)
         ends.finish()
         for box in (steady, ended):
-            box.wait(lambda box=box: len(box.events("session.closed")) >= len(world.closed), "the closes", 60)
-            box.wait(lambda box=box: is_all_there(box, world), "the last words", 60)
+            box.wait(partial(is_all_closed, box, world), "the closes", 60)
+            box.wait(partial(is_all_there, box, world), "the last words", 60)
 
         for box in (steady, ended):
             calls = box.sink.ids()

@@ -10,6 +10,7 @@ import os
 import random
 import time
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -67,6 +68,14 @@ def lacks(box: Box, expected: dict[str, list[str]]) -> list[str]:
     return [f"{ref}/{key}" for ref, keys in expected.items() for key in keys if key not in here.get(ref, ())]
 
 
+def has_got(box: Box, count: int) -> bool:
+    return len(box.sink.ids()) >= count and not box.pending()
+
+
+def has_all(box: Box, expected: dict[str, list[str]]) -> bool:
+    return not lacks(box, expected) and not box.pending()
+
+
 def live_through(box: Box, day: Day, rng: random.Random) -> list[str]:
     """Single runs and daemons by turns, each ended in some way, until the day is over."""
     log = []
@@ -111,7 +120,7 @@ def test_busiest_day_when_ended_at_random_then_all_of_it_arrives_once(tmp_path: 
             )
             box.start()
         for box in (steady, ended):
-            box.wait(lambda box=box: len(box.sink.ids()) > 30 and not box.pending(), "what was open before")
+            box.wait(partial(has_got, box, 31), "what was open before")
         assert ended.run("poll", "stop").code == 0
         day.wind_up()
 
@@ -119,7 +128,7 @@ def test_busiest_day_when_ended_at_random_then_all_of_it_arrives_once(tmp_path: 
 
         ended.start()
         for box in (steady, ended):
-            box.wait(lambda box=box: not lacks(box, expected) and not box.pending(), f"the whole day ({log})", 60)
+            box.wait(partial(has_all, box, expected), f"the whole day ({log})", 60)
             calls = box.sink.ids()
             assert len(calls) == len(set(calls)), (
                 f"delivered twice: {[key for key, n in Counter(calls).items() if n > 1]}"

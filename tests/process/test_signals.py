@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,10 @@ def blocks(pid: int, number: int) -> bool:
 def _in_set(pid: int, name: str, number: int) -> bool:
     status = Path(f"/proc/{pid}/status").read_text()
     return bool(int(status.partition(name)[2].split()[0], 16) >> (number - 1) & 1)
+
+
+def has_got(box: Box, ref: str, key: str) -> bool:
+    return key in box.sink.keys(ref)
 
 
 def reload(box: Box, poller: Started, answer: str) -> dict[str, Any]:
@@ -69,7 +74,7 @@ def test_reload_when_the_file_is_broken_then_the_old_one_stays_in_force_and_that
         assert str(box.config) in event["reason"]
         assert poller.err.count("config.rejected") == len(box.events("config.rejected"))
         box.comment("a", kind)
-        box.wait(lambda key=f"comment:{kind}": key in box.sink.keys(ref), f"a comment after {kind}")
+        box.wait(partial(has_got, box, ref, f"comment:{kind}"), f"a comment after {kind}")
         assert box.run("poll", "status", "--json").json()["sources"][0]["name"] == "inbox"
         assert box.run("events", "--json").code == 0
     box.write_config(good)
@@ -179,7 +184,7 @@ def test_signals_when_they_come_in_any_order_at_any_moment_then_it_leaves_in_ord
             box.comment(f"item-{number - 1}", "c")
             refs[f"directory:inbox/item-{number - 1}"].append("comment:c")
         poller = box.start(is_up=False)
-        wait_for(lambda one=poller: _in_set(one.pid, "SigCgt:", signal.SIGTERM), "its handlers")
+        wait_for(partial(_in_set, poller.pid, "SigCgt:", signal.SIGTERM), "its handlers")
         time.sleep(rng.uniform(0, 0.15))  # the moment is what is tried here
         for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGTERM"):
             if poller.is_alive:

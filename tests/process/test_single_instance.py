@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,10 @@ def split(box: Box, starts: list[Started]) -> tuple[Started, list[Started]]:
     winners = [one for one in starts if one.is_alive]
     assert len(winners) == 1, [(one.pid, one.wait(), one.err) for one in starts if one.wait() != 75]
     return winners[0], [one for one in starts if one is not winners[0]]
+
+
+def has_started(poller: Started) -> bool:
+    return "poller.started" in poller.err
 
 
 def assert_refused(losers: list[Started], winner: Started, box: Box) -> None:
@@ -135,7 +140,7 @@ def test_pairs_of_starts_when_the_pidfile_is_stale_then_one_each_time(box: Box) 
             (box.root / "poll.pid").write_text(contents[number % len(contents)].replace("{dead}", last))
             pair = [box.start(is_up=False), box.start(is_up=False)]
             winner, losers = split(box, pair)
-            box.wait(lambda one=winner: "poller.started" in one.err, "the start")
+            box.wait(partial(has_started, winner), "the start")
             assert_refused(losers, winner, box)
             last = held_by(winner)
             assert (box.root / "poll.pid").read_text() == last

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -42,6 +43,11 @@ def watch(box: Box, github: FakeGitHub, *repos: str, **settings: dict[str, Any])
 def sources(box: Box) -> dict[str, dict[str, Any]]:
     report = box.run("poll", "status", "--json").json()
     return {source["name"]: source for source in report["sources"]}
+
+
+def has_cycled(box: Box, before: int) -> bool:
+    """True once there are more cycles than that."""
+    return len(box.events("poll.cycle")) > before
 
 
 def ref_of(number: int, repo: str = REPO) -> str:
@@ -95,7 +101,7 @@ def test_limit_when_it_names_a_moment_then_silence_until_then_also_over_restarts
         poller.kill()
         poller = box.start()
         before = len(box.events("poll.cycle"))
-        box.wait(lambda before=before: len(box.events("poll.cycle")) > before, "a cycle")
+        box.wait(partial(has_cycled, box, before), "a cycle")
     box.wait(lambda: box.sink.ids() and not box.pending(), "the spawn, once the wait is over")
 
     assert github.log[1].time - github.log[0].time >= 9.9, "asked in spite of the limit"

@@ -10,6 +10,7 @@ import pytest
 
 from published.example import BARE, DELETED, NAMED, PULL, REPO, TOKEN
 from published.prism import Inspecting, violations
+from support.clock import Clock
 from support.github.query import parse
 from support.github.values import View
 from support.world import in_real_loop
@@ -34,7 +35,8 @@ class Poller:
     """Our source behind Prism; position and known items are kept from look to look."""
 
     def __init__(self, github: FakeGitHub, client: Client, folder: Path) -> None:
-        self._github = github
+        assert isinstance(github.clock, Clock)
+        self._clock = github.clock
         section = GithubSection(provider="github", repos=(REPO,), label="auto", api_url=github.base_url)
         repositories = Repositories(folder / "repositories.json")
         self._source = GithubSource(section, client, repositories, linger_s=180)
@@ -43,7 +45,7 @@ class Poller:
 
     async def poll(self) -> Listing:
         """One look, a minute after the last, and the thread of everything that it is the first to tell of."""
-        self._github.clock.run(60)
+        self._clock.run(60)
         listing = await self._source.poll(self._cursor, self.known)
         assert not listing.faults
         self._cursor = listing.cursor

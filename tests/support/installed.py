@@ -104,12 +104,13 @@ class Installed:
         self.write(self.units / f"{unit or self.service}.d" / file, text)
         self.run(["systemctl", "--user", "daemon-reload"])
 
-    def configure(self, **settings: Mapping[str, Any]) -> None:
+    def configure(self, *, sources: Sequence[Mapping[str, Any]] | None = None, **settings: Mapping[str, Any]) -> None:
         """Write the configuration: what is given, over what was given at first, over a receiver of ours."""
         inbox = {"provider": "directory", "path": "inbox", "settleSeconds": 0}
         given = {**self._settings, **settings}
-        polling = {"intervalSeconds": 1, "lingerSeconds": 0, "sources": list(self._sources or [inbox])}
-        people = [self.user.name if self._sources is None else "octocat"]
+        sources = self._sources if sources is None else sources
+        polling = {"intervalSeconds": 1, "lingerSeconds": 0, "sources": list(sources or [inbox])}
+        people = [self.user.name if sources is None else "octocat"]
         tree = {
             "polling": polling | dict(given.get("polling", {})),
             "routing": {"authorizedUsers": people} | dict(given.get("routing", {})),

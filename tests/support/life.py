@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import selectors
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -36,6 +37,7 @@ from the_loop.ledgers import Ledgers
 from the_loop.outbox import Outbox
 from the_loop.recovery import Recovery
 from the_loop.runners.base import Offer, Status
+from the_loop.sources.base import Source
 from the_loop.state import StateRoot
 from the_loop.watched import Watched
 
@@ -75,7 +77,7 @@ class Life:
         self,
         root: StateRoot,
         runner: FakeRunner,
-        *sources: FakeSource,
+        *sources: Source,
         clock: Clock | None = None,
         rules: Rules | None = None,
         limit: int = 4,
@@ -179,25 +181,29 @@ def in_virtual_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P,
     return run
 
 
+class _VirtualSelector(selectors.EpollSelector):
+    """Waits for nothing: where nothing is ready, the time that it was to wait is over."""
+
+    virtual_s = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        events = super().select(0)
+        if timeout is None and not events:
+            raise RuntimeError("everything waits, and nothing is to come")
+        if not events:
+            self.virtual_s += timeout or 0.0
+        return events
+
+
 class _VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop whose clock jumps to the next timer when there is nothing else to do."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self._virtual_s = 0.0
-        self._look: Callable[[float | None], list[Any]] = self._selector.select
-        self._selector.select = self._select
+        self._waiting = _VirtualSelector()
+        super().__init__(self._waiting)
 
     def time(self) -> float:
-        return self._virtual_s
-
-    def _select(self, timeout: float | None) -> list[Any]:
-        events = self._look(0)
-        if timeout is None and not events:
-            raise RuntimeError("everything waits, and nothing is to come")
-        if not events:
-            self._virtual_s += timeout or 0.0
-        return events
+        return self._waiting.virtual_s
 
 
 async def idle() -> None:

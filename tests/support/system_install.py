@@ -67,7 +67,7 @@ class SystemInstall(Installed):
         self.wake_path = Path("/run/the-loop/the-loop-poll.wake")
         self._sink = _SINK
         self._sources: Sequence[Mapping[str, Any]] | None = None
-        self._settings: Mapping[str, Any] = {}
+        self._settings = {}
         self._cleared_at = 0.0
         self.install()
         self.user = container.user("the-loop")
@@ -110,7 +110,7 @@ class SystemInstall(Installed):
     def configure(self, *, sources: Sequence[Mapping[str, Any]] | None = None, **settings: Mapping[str, Any]) -> None:
         """Write /etc/the-loop/config.yaml: what is given, over a receiver of ours."""
         inbox = {"provider": "directory", "path": "inbox", "settleSeconds": 0}
-        tree = {
+        tree: dict[str, dict[str, Any]] = {
             "polling": {"intervalSeconds": 1, "lingerSeconds": 0, "sources": list(sources or [inbox])},
             "routing": {"authorizedUsers": ["the-loop" if sources is None else "octocat"]},
             "session": {"command": self.receiver()},

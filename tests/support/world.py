@@ -103,6 +103,9 @@ class InstantRunner:
         outcome = self.sink.outcomes.get((offer.delivery_id, offer.number))
         return Status(Trace.NEVER_BEGUN) if outcome is None else Status(Trace.DONE, outcome)
 
+    async def close(self) -> None:
+        pass
+
 
 class FusedTransport(FakeTransport):
     """Each request is a step of the fuse."""
@@ -278,9 +281,10 @@ class World:
             monotonic=self.clock.monotonic,
         )
         # of the poller proper only the part that decides whether a source is asked: the rest is signals and real time
-        self.poller = Poller.__new__(Poller)
-        self.poller._setup = SimpleNamespace(now=self.clock, once=False)  # type: ignore[assignment]
-        self.poller._config, self.poller._tell, self.poller._cycle, self.poller._errors = config, tell, cycle, 0
+        poller: Any = Poller.__new__(Poller)
+        poller._setup = SimpleNamespace(now=self.clock, once=False)
+        poller._config, poller._tell, poller._cycle, poller._errors = config, tell, cycle, 0
+        self.poller: Poller = poller
         for offer in Recovery(self.deliveries, self.ledgers, self.outbox, self.notes.append).run():
             raise AssertionError(f"{offer} cannot be running")
 

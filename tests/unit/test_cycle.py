@@ -213,11 +213,13 @@ async def test_outcome_that_comes_while_a_thread_is_read_is_not_overwritten(
 
 
 @in_virtual_loop
-async def test_notes_of_a_listing_are_told(root: StateRoot, runner: FakeRunner, source: FakeSource) -> None:
+async def test_notes_of_a_listing_are_told(
+    root: StateRoot, runner: FakeRunner, source: FakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def poll(*_: object) -> Listing:
         return Listing([], {}, 0, notes=[Note("poll.edited", {"ref": REF, "key": "comment:1", "reason": "edited"})])
 
-    source.poll = poll
+    monkeypatch.setattr(source, "poll", poll)
     life = Life(root, runner, source)
     await life.cycle()
 

@@ -54,10 +54,10 @@ def failing_for(work: Callable[..., Any], ref: str, error: Exception, *, times: 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("a bug")])
 @in_virtual_loop
 async def test_item_that_cannot_be_written_is_owed_until_it_is(
-    root: StateRoot, runner: FakeRunner, source: FakeSource, error: Exception
+    root: StateRoot, runner: FakeRunner, source: FakeSource, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     life = await begun(root, runner, source, 1, 2)
-    life.ledgers.save = failing_for(life.ledgers.save, REF, error)
+    monkeypatch.setattr(life.ledgers, "save", failing_for(life.ledgers.save, REF, error))
     source.write(REF, make.entry(1))
     source.write("fake:2", make.entry(1))
 
@@ -94,28 +94,29 @@ async def test_item_whose_thread_cannot_be_read_is_owed_and_costs_itself_only(
 
 @in_virtual_loop
 async def test_item_that_is_not_there_any_more_when_its_thread_is_read_is_owed(
-    root: StateRoot, runner: FakeRunner, source: FakeSource
+    root: StateRoot, runner: FakeRunner, source: FakeSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def thread(_: str) -> Thread:
         return Thread(None, ())
 
     source.add(1)
-    real, source.thread = source.thread, thread
+    real = source.thread
+    monkeypatch.setattr(source, "thread", thread)
     life = Life(root, runner, source)
     await life.cycle()
     assert (runner.ids(), owed(root), life.ledgers.get(REF)) == ([], {REF}, None)
 
-    source.thread = real
+    monkeypatch.setattr(source, "thread", real)
     await life.cycle()
     assert runner.ids() == [f"{REF}/spawn:1"]
 
 
 @in_virtual_loop
 async def test_owed_item_in_a_part_that_could_not_be_read_stays_owed(
-    root: StateRoot, runner: FakeRunner, source: FakeSource
+    root: StateRoot, runner: FakeRunner, source: FakeSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     life = await begun(root, runner, source, 1)
-    life.ledgers.save = failing_for(life.ledgers.save, REF, OSError(28, "full"))
+    monkeypatch.setattr(life.ledgers, "save", failing_for(life.ledgers.save, REF, OSError(28, "full")))
     source.write(REF, make.entry(1))
     await life.cycle()
 

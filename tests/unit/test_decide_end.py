@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -148,7 +149,8 @@ def test_deleted_item_without_a_thread_is_closed_and_keeps_what_was_accepted() -
 
 @pytest.mark.parametrize("flag", ["paused", "away"])
 def test_paused_item_that_is_gone_is_closed_and_its_comments_flow(flag: str) -> None:
-    ledger = make.ledger(queue=["comment:1"], **{flag: True})
+    state: dict[str, Any] = {flag: True}
+    ledger = make.ledger(queue=["comment:1"], **state)
 
     after = recorded(gone(ledger, make.entry(1)))
 

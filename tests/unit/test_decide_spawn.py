@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ def told(decision: Decision) -> list[str]:
 # --- the spawn is pending, not begun ----------------------------------------------------------------------------------
 
 
-def starting(state: Standing = Standing.QUEUED, *, carries: Sequence[str] = ("comment:1",), **fields: object) -> Ledger:
+def starting(state: Standing = Standing.QUEUED, *, carries: Sequence[str] = ("comment:1",), **fields: Any) -> Ledger:
     poll = {key: fields.pop(key) for key in ("behind", "away", "paused", "obeyed") if key in fields}
     spawn = make.pending("spawn:1", state, carries=tuple(carries), **fields)
     return make.ledger(Phase.STARTING, queue={"spawn:1": spawn}, **poll)
@@ -118,7 +119,7 @@ def test_refused_spawn_is_rebuilt_when_it_is_due_and_only_then(state: Standing) 
     assert (spawn.state, spawn.attempt, spawn.offer) == (Standing.QUEUED, 2, 3)
 
 
-GIVEN_UP = {"attempt": 4, "offer": 4, "pause": 900.0, "retry_at": NOON}
+GIVEN_UP: dict[str, Any] = {"attempt": 4, "offer": 4, "pause": 900.0, "retry_at": NOON}
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ class Conversation(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.item = make.item()
-        self.rules = make.rules()
+        self.source_rules = make.rules()
         self.policy = make.policy(max_retries=2)
         self.now = NOON
         self.thread: list[Entry] = []
@@ -150,7 +150,7 @@ class Conversation(RuleBasedStateMachine):
             cast("Any", self.disk),
             cast("Any", _Receiver(self)),
             policy=self.policy,
-            rules_of=lambda _: self.rules,
+            rules_of=lambda _: self.source_rules,
             tell=self.told.append,
             now=lambda: self.now,
         )
@@ -162,7 +162,7 @@ class Conversation(RuleBasedStateMachine):
     )
     def begin(self, *, author: str | None, require_start: bool, body: str) -> None:
         self.item = make.item(author=author, body=body)
-        self.rules = make.rules(require_start=require_start)
+        self.source_rules = make.rules(require_start=require_start)
 
     @rule(what=st.sampled_from(ACTIONS), data=st.data())
     def something_happens(self, what: str, data: st.DataObject) -> None:
@@ -319,14 +319,14 @@ class Conversation(RuleBasedStateMachine):
             running=self.running.key if self.running else None,
             due=spawn is not None and self.outbox.is_due(spawn),
         )
-        if wants_thread(ledger, view, self.rules, owed=self.owed):
+        if wants_thread(ledger, view, self.source_rules, owed=self.owed):
             if outcome == "thread unreadable":
                 self.owed = True
                 return
             # a replica that lags lacks the last entry, which the rows have
             there = self.thread[:-1] if outcome == "thread lags" and sighting.rows[-1:] else self.thread
             view = replace(view, thread=tuple(entry for entry in there if entry.key not in self.deleted))
-        decision = decide(ledger, view, self.rules)
+        decision = decide(ledger, view, self.source_rules)
         if outcome == "write fails":
             self.owed = True
             return
@@ -405,7 +405,7 @@ class Conversation(RuleBasedStateMachine):
         arrived = set(self.handed)
         for entry in self.thread:
             is_ours = entry.author == "alice" and make.MARKER not in entry.body
-            if not is_ours or not read_text(entry.body, self.rules).text:
+            if not is_ours or not read_text(entry.body, self.source_rules).text:
                 assert entry.key not in arrived
             elif entry.key not in self.deleted and entry.key not in ledger.poll.pending:
                 assert entry.key in arrived, f"{entry.key} never arrived"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from support.inbox import Inbox, ids, refs, rows, told
 from the_loop.core.model import ENTRY_LIMIT
-from the_loop.sources.directory import encode_name, unquote_name
+from the_loop.sources.textfiles import encode_name, unquote_name
 
 
 @pytest.fixture

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -21,6 +22,7 @@ def inbox(tmp_path: Path) -> Inbox:
 
 
 SETTLE_S = 0.25
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ class Writer:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    async def during(self, work: Any) -> Any:
+    async def during(self, work: Coroutine[Any, Any, T]) -> T:
         task = asyncio.create_task(work)
         while not task.done():
             with self._path.open("a") as file:

@@ -133,14 +133,16 @@ async def test_stop_during_a_pause_names_what_waited(root: StateRoot) -> None:
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("embedded null byte")])
 @in_virtual_loop
-async def test_runner_that_raises_pauses_and_is_not_asked_in_a_loop(root: StateRoot, error: Exception) -> None:
+async def test_runner_that_raises_pauses_and_is_not_asked_in_a_loop(
+    root: StateRoot, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runner, calls = FakeRunner(), []
 
     async def deliver(offer: object) -> None:
         calls.append(offer)
         raise error
 
-    runner.deliver = deliver
+    monkeypatch.setattr(runner, "deliver", deliver)
     life = Life(root, runner, source := FakeSource())
     source.add(1)
     await life.begin()
@@ -155,25 +157,29 @@ async def test_runner_that_raises_pauses_and_is_not_asked_in_a_loop(root: StateR
 # --- the disk refuses -------------------------------------------------------------------------------------------------
 
 
-def failing(count: int, work: Callable[..., Any], error: Exception) -> Callable[..., Any]:
-    """`work`, but its first calls raise; `.calls` counts."""
+class Failing:
+    """`work`, but its first calls raise."""
 
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        wrapped.calls += 1
-        if wrapped.calls <= count:
-            raise error
-        return work(*args, **kwargs)
+    def __init__(self, count: int, work: Callable[..., Any], error: Exception) -> None:
+        self.calls = 0
+        self._count, self._work, self._error = count, work, error
 
-    wrapped.calls = 0
-    return wrapped
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        if self.calls <= self._count:
+            raise self._error
+        return self._work(*args, **kwargs)
 
 
 @in_virtual_loop
-async def test_disk_full_while_recording_is_tried_again_and_nothing_is_handed_over_twice(root: StateRoot) -> None:
+async def test_disk_full_while_recording_is_tried_again_and_nothing_is_handed_over_twice(
+    root: StateRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runner = FakeRunner()
     runner.script = {"fake:1/comment:1": [None]}
     life, source = await item_with(root, runner, 1, 2)
-    real, life.ledgers.save = life.ledgers.save, no_space
+    real = life.ledgers.save
+    monkeypatch.setattr(life.ledgers, "save", no_space)
     runner.finish("fake:1/comment:1")
     await asyncio.sleep(100)
     assert runner.ids() == [spawn(1), "fake:1/comment:1"]
@@ -183,7 +189,7 @@ async def test_disk_full_while_recording_is_tried_again_and_nothing_is_handed_ov
     await life.cycle()
     assert runner.ids() == [spawn(1), "fake:1/comment:1"]
 
-    life.ledgers.save = real
+    monkeypatch.setattr(life.ledgers, "save", real)
     await asyncio.sleep(31)
     await life.cycle()
     assert runner.ids() == [spawn(1), "fake:1/comment:1", "fake:1/comment:2", spawn(2)]
@@ -191,11 +197,13 @@ async def test_disk_full_while_recording_is_tried_again_and_nothing_is_handed_ov
 
 
 @in_virtual_loop
-async def test_disk_full_while_a_refusal_is_recorded_counts_it_once(root: StateRoot) -> None:
+async def test_disk_full_while_a_refusal_is_recorded_counts_it_once(
+    root: StateRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runner = FakeRunner()
     runner.script = {"fake:1/comment:1": [None]}
     life, _ = await item_with(root, runner, 1)
-    life.ledgers.save = failing(3, life.ledgers.save, OSError(28, "full"))
+    monkeypatch.setattr(life.ledgers, "save", Failing(3, life.ledgers.save, OSError(28, "full")))
 
     runner.finish("fake:1/comment:1", REFUSED)
     await asyncio.sleep(100)
@@ -227,23 +235,28 @@ async def test_disk_that_is_full_over_a_restart_repeats_nothing(
 
 
 @in_virtual_loop
-async def test_outcome_that_cannot_be_understood_costs_its_item_only_and_no_loop(root: StateRoot) -> None:
+async def test_outcome_that_cannot_be_understood_costs_its_item_only_and_no_loop(
+    root: StateRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runner = FakeRunner()
     life, source = await item_with(root, runner)
-    life.outbox.conclude = failing(1000, life.outbox.conclude, ValueError("a bug"))
+    conclude = Failing(1000, life.outbox.conclude, ValueError("a bug"))
+    monkeypatch.setattr(life.outbox, "conclude", conclude)
     source.write("fake:1", make.entry(1))
     await life.cycle()
 
-    assert life.outbox.conclude.calls < 5
+    assert conclude.calls < 5
     assert runner.ids().count("fake:1/comment:1") == 1
 
 
 @in_virtual_loop
-async def test_item_whose_next_event_cannot_be_prepared_costs_itself_only(root: StateRoot) -> None:
+async def test_item_whose_next_event_cannot_be_prepared_costs_itself_only(
+    root: StateRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runner = FakeRunner()
     life = Life(root, runner, source := FakeSource())
     source.add(1)
-    life.outbox.next = failing(2, life.outbox.next, OSError(5, "Input/output error"))
+    monkeypatch.setattr(life.outbox, "next", Failing(2, life.outbox.next, OSError(5, "Input/output error")))
     await life.begin()
     await life.cycle()
     assert runner.ids() == []

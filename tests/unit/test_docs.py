@@ -155,7 +155,9 @@ def all_keys() -> dict[str, tuple[msgspec.structs.FieldInfo, Any]]:
     found = {key: (info, hint) for key, info, hint in keys(config.Config, "")}
     for name in plugins.RUNNERS.ours:
         found |= {key: (info, hint) for key, info, hint in keys(plugins.RUNNERS.get(name).Section, "session.")}
-    for section in (config.SourceSection, *(plugins.SOURCES.get(name).Section for name in plugins.SOURCES.ours)):
+    sections: list[type[config.Section]] = [config.SourceSection]
+    sections += [plugins.SOURCES.get(name).Section for name in plugins.SOURCES.ours]
+    for section in sections:
         found |= {key: (info, hint) for key, info, hint in keys(section, "")}
     return found
 

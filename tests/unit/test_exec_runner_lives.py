@@ -51,7 +51,7 @@ def test_deliver_of_what_another_keeper_has_starts_nothing_and_waits_for_it(scen
         second = asyncio.create_task(scene.runner("echo twice >> runs").deliver(scene.offer()))
         await asyncio.sleep(0)
         scene.let_go()
-        return await asyncio.gather(first, second)
+        return list(await asyncio.gather(first, second))
 
     assert {outcome.verdict for outcome in asyncio.run(both())} == {Verdict.DELIVERED}
     assert scene.said("runs") == "ran"

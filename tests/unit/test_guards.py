@@ -90,7 +90,7 @@ def test_guards_come_in_their_order() -> None:
 def test_word_alone_leaves_no_text(word: Word, shape: str) -> None:
     reading = read_text(shape.format(word), make.rules())
 
-    assert (reading.word, reading.words, reading.text, reading.dropped) == (word, {word}, "", None)
+    assert (reading.word, reading.words, reading.text, reading.dropped) == (word, frozenset({word}), "", None)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_fence_that_was_not_closed_goes_on(close: str) -> None:
 def test_two_different_words_are_ambiguous_and_the_same_twice_is_not() -> None:
     reading = read_text("the-loop stop\nthe-loop pause", make.rules())
 
-    assert (reading.words, reading.word) == ({Word.STOP, Word.PAUSE}, None)
+    assert (reading.words, reading.word) == (frozenset({Word.STOP, Word.PAUSE}), None)
     assert read_text("the-loop stop\nthe-loop pause", make.rules()).word is None
     assert read_text("the-loop stop\ntext\nTHE-LOOP STOP", make.rules()).word is Word.STOP
 

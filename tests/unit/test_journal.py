@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import pytest
 
+from systemd import journal as library
 from the_loop.core.model import Note
 from the_loop.eventlog import CATALOG, FIELD_LIMIT, JsonLog, compose, message_id, read_log
-from the_loop.supervision import journal
 from the_loop.supervision.journal import JournalSink, entry_fields, is_connected, new_events
 
 if TYPE_CHECKING:
@@ -187,8 +187,8 @@ class Reader:
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What was sent to the journal."""
     found: list[dict[str, Any]] = []
-    monkeypatch.setattr(journal.journal, "send", lambda message, **fields: found.append({"MESSAGE": message, **fields}))
-    monkeypatch.setattr(journal.journal, "Reader", Reader)
+    monkeypatch.setattr(library, "send", lambda message, **fields: found.append({"MESSAGE": message, **fields}))
+    monkeypatch.setattr(library, "Reader", Reader)
     monkeypatch.setattr(Reader, "entries", ())
     monkeypatch.setattr(Reader, "opened", 0)
     return found

@@ -145,7 +145,7 @@ def test_settle_forgets_everything_but_the_fact() -> None:
 
     assert poll.seen_comments == {"comment:1", "comment:9"}
     assert list(poll.pending) == ["comment:2"]
-    assert (poll.obeyed, poll.comment_attempts) == ({"body"}, {"comment:2": 1})
+    assert (poll.obeyed, poll.comment_attempts) == (frozenset({"body"}), {"comment:2": 1})
     assert poll.gave_up == {"comment:2": ("1.0",)}
 
 
@@ -179,7 +179,7 @@ def test_receipt_of_a_close_ends_the_item_and_withdraws_what_gave_up() -> None:
     poll = after_receipt(before, "close:1").poll
 
     assert (poll.phase, poll.reason, poll.pending) == (Phase.ENDED, "closed", {})
-    assert (poll.seen_comments, poll.comment_attempts) == ({"close:1"}, {})
+    assert (poll.seen_comments, poll.comment_attempts) == (frozenset({"close:1"}), {})
     assert not poll.paused
     assert not poll.away
 

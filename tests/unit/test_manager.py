@@ -57,7 +57,7 @@ def test_unit_when_asked_for_over_the_private_socket_then_the_descriptor_comes_a
 @pytest.mark.parametrize("names_it", [True, False])
 def test_bus_when_there_is_no_private_socket_then_is_greeted_and_asked(tmp_path: Path, names_it: bool) -> None:
     path = tmp_path / ("elsewhere" if names_it else "bus")
-    environ = {"DBUS_SESSION_BUS_ADDRESS": f"tcp:host=x;unix:path={path}"} if names_it else {}
+    environ: dict[str, Any] = {"DBUS_SESSION_BUS_ADDRESS": f"tcp:host=x;unix:path={path}"} if names_it else {}
 
     with Peer(path, lambda member, _: Body("s", (":1.7",)) if member == "Hello" else JOB) as peer:
         ask(tmp_path, **environ)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,7 +105,7 @@ async def test_moved_ledger_hands_nothing_over_that_an_operator_decides_about(
     root: StateRoot, tmp_path: Path, state: Standing
 ) -> None:
     runner, source = FakeRunner(), FakeSource()
-    options = {"max_retries": 1, "holds_uncertain": True}
+    options: dict[str, Any] = {"max_retries": 1, "holds_uncertain": True}
     life = await live_item(root, runner, source, **options)
     runner.script = {ONE: [UNKNOWN if state is Standing.HELD else REFUSED]}
     source.write(REF, *comments(1))

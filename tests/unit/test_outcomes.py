@@ -48,7 +48,7 @@ def spawn(**fields: Any) -> Ledger:
 def test_delivered_comment_is_settled_and_told() -> None:
     ledger, told = run(comment(attempt=2), "comment:1", Verdict.DELIVERED)
 
-    assert (ledger.poll.pending, ledger.poll.seen_comments) == ({}, {"comment:1"})
+    assert (ledger.poll.pending, ledger.poll.seen_comments) == ({}, frozenset({"comment:1"}))
     (note,) = told
     assert (note.name, note.fields["ref"], note.fields["kind"], note.fields["attempt"]) == (
         "poll.comment_forwarded",
@@ -62,7 +62,7 @@ def test_delivered_comment_is_settled_and_told() -> None:
 def test_delivered_spawn_makes_the_item_live_and_settles_what_it_carries() -> None:
     ledger, told = run(spawn(), "spawn:1", Verdict.DELIVERED)
 
-    assert (ledger.poll.phase, ledger.poll.seen_comments) == (Phase.LIVE, {"spawn:1", "comment:7"})
+    assert (ledger.poll.phase, ledger.poll.seen_comments) == (Phase.LIVE, frozenset({"spawn:1", "comment:7"}))
     assert [note.name for note in told] == ["poll.spawned", "session.started"]
 
 
@@ -290,7 +290,7 @@ def test_unknown_is_held_at_once_where_that_is_configured(key: str) -> None:
 def test_delivered_after_an_unknown_one_is_delivered() -> None:
     ledger, _ = run(comment(), "comment:1", Verdict.UNKNOWN, Verdict.DELIVERED)
 
-    assert (ledger.poll.pending, ledger.poll.seen_comments) == ({}, {"comment:1"})
+    assert (ledger.poll.pending, ledger.poll.seen_comments) == ({}, frozenset({"comment:1"}))
 
 
 # --- every outcome -------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """What living under systemd costs: starting, stopping, and deliveries in units instead of process groups.
 
-    benchmarks/systemd.py [--rounds 10] [--deliveries 60]
+    benchmarks/service.py [--rounds 10] [--deliveries 60]
 
 Needs root, as it boots a machine of its own (tests/support/container.py), and a quiet machine: the load is printed too.
 Prints a table: median and best of the rounds, and beside it what it is measured against.
@@ -170,7 +170,7 @@ def deliveries(loop: SystemInstall, count: int) -> None:
 def machine() -> Iterator[SystemInstall]:
     with tempfile.TemporaryDirectory() as folder:
         if reason := obstacle(Path(folder)):
-            sys.exit(f"systemd.py: {reason}")
+            sys.exit(f"service.py: {reason}")
         with Container(Path(folder) / "container") as container, SystemInstall(container) as loop:
             yield loop
 
