@@ -44,8 +44,8 @@ clean: ## remove whatever the targets above made
 define set_up
 @scripts/debian-packages $(1)
 @echo "setting up $(VENV)"; test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-@$(PIP) "$$(grep ^setuptools== $(2))"
-@$(PIP) --no-build-isolation --use-pep517 -r $(2)
+@$(PIP) --require-hashes -r <(sed -n '/^setuptools==/,/^ *#/p' $(2))
+@$(PIP) --require-hashes --no-build-isolation --use-pep517 -r $(2)
 @$(PIP) --no-build-isolation --no-deps -e .
 @touch $(VENV)/.run $@
 endef
