@@ -7,10 +7,13 @@ PREFIX ?= /usr/local
 CONTRACT := .contract
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install -qq --disable-pip-version-check
+IN_PARALLEL := -n 4 --dist=loadscope
+SCRIPT_FOLDERS := .ci scripts tests/support examples
 RUN_PACKAGES := python3 python3-venv python3-dev gcc pkg-config libsystemd-dev
-TEST_PACKAGES := $(RUN_PACKAGES) strace procps util-linux locales systemd dbus dbus-user-session libpam-systemd passwd
+TEST_PACKAGES := $(RUN_PACKAGES) strace procps util-linux locales systemd dbus dbus-user-session libpam-systemd passwd \
+	shellcheck
 .NOTPARALLEL:
-.PHONY: help run test test-contract check bench install clean
+.PHONY: help run test test-long test-contract check lint bench install clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -18,15 +21,22 @@ help: ## list these targets
 run: $(VENV)/.run ## show the poller at its main job, on its built-in defaults
 	@$(BIN)/python scripts/demo.py
 
-test: $(VENV)/.dev ## run all tests; ARGS="-k name" narrows them
-	@$(BIN)/pytest -n 4 --dist=loadscope $(ARGS)
+test: lint ## lint, then run all tests, of some sweeps a sample; ARGS="-k name" narrows them
+	@$(BIN)/pytest $(IN_PARALLEL) $(ARGS)
+
+test-long: lint ## the same with every sweep in full, which takes hours
+	@THE_LOOP_FULL_SWEEP=1 $(BIN)/pytest $(IN_PARALLEL) $(ARGS)
 
 test-contract: $(VENV)/.dev $(CONTRACT)/.fetched ## hold our GitHub fake and client against what others published of GitHub
 	@$(BIN)/pytest tests/published $(ARGS)
 
-check: $(VENV)/.dev ## lint, formatting, types and the quick tests
+check: lint ## lint, then the quick tests
+	@$(BIN)/pytest $(IN_PARALLEL) -m "not crash and not slow and not systemd" $(ARGS)
+
+lint: $(VENV)/.dev ## check style, formatting, types, shell scripts and spelling
 	@$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
-	@$(BIN)/pytest -n 4 --dist=loadscope -m "not crash and not slow and not systemd" $(ARGS)
+	@shellcheck $$(grep -rlI '^#!.*sh$$' $(SCRIPT_FOLDERS))
+	@$(BIN)/codespell . .ci
 
 bench: $(VENV)/.dev ## measure what the README claims
 	@$(BIN)/python benchmarks/replay.py && $(BIN)/python benchmarks/scale.py && $(BIN)/python benchmarks/service.py
