@@ -7,7 +7,7 @@ Everybody who writes is authorised. What has to arrive: each comment, review and
 while its pull request was in a listing that the poller made, or up to `lingerSeconds` after the first one without it.
 Exit status 1 if any of it is missing, doubled, late or out of order, if anything else arrived, or if an idle look
 cost a point or more than a request beside its formula.
-"""  # noqa: INP001 (a script, no package)
+"""  # noqa: INP001 (a script, not a package)
 
 from __future__ import annotations
 

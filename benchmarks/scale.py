@@ -7,7 +7,7 @@ its own. Every item is handed to a real command. `--split` makes one source of e
 At the end the first full sight is played again in virtual time, every 60 s and with GitHub's limit of 5,000 points an
 hour. Exit status 1 if anything was delivered twice or not at all, if an idle cycle spent a point, opened a ledger or
 asked for more than it should, or if a known item had to wait for new ones.
-"""  # noqa: INP001 (a script, no package)
+"""  # noqa: INP001 (a script, not a package)
 
 from __future__ import annotations
 

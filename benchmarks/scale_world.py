@@ -168,7 +168,7 @@ class Life:
             with suppress(TimeoutError):
                 if part in self._socket.recv(65536).decode():
                     return
-        raise SystemExit(f"waited in vain for {part} of the poller: {self.process.err[-2000:]}")
+        raise SystemExit(f"{part} of the poller did not come: {self.process.err[-2000:]}")
 
 
 @contextmanager

@@ -4,7 +4,7 @@
 
 Needs root, as it boots a machine of its own (tests/support/container.py), and a quiet machine: the load is printed too.
 Prints a table: median and best of the rounds, and beside it what it is measured against.
-"""  # noqa: INP001 (a script, no package)
+"""  # noqa: INP001 (a script, not a package)
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ Each folder in {inbox} is a work item, each file in it a text that somebody wrot
 An item and what is written on it later are handed over once each, which on the defaults means: printed below.
 {history}
 
-From another terminal, in this folder (umask: what others may write to is nobody's word):
+From another terminal, in this folder (umask 022, as a file that others can write to has no known author):
 
   umask 022
   echo 'Mind the hinges.' > {inbox}/squeaky-door/02-hinges.md

@@ -199,7 +199,7 @@ class Installed:
                 said = self.container.run(
                     ["journalctl", "--no-hostname", "-n", "40", f"_UID={self.user.uid}"], check=False
                 )
-                raise AssertionError(f"{timeout_s:.0f} s in vain for {what}; got {self.sink.ids()}\n{said.stdout}")
+                raise AssertionError(f"{what} did not come in {timeout_s:.0f} s; got {self.sink.ids()}\n{said.stdout}")
             time.sleep(_LOOK_AGAIN_S)  # most conditions start a process
         return value
 

@@ -43,7 +43,7 @@ def wait_for(condition: Callable[[], T | None], what: str, timeout_s: float = PA
     until = time.monotonic() + timeout_s
     while not (value := condition()):
         if time.monotonic() > until:
-            raise AssertionError(f"waited {timeout_s:.0f} s in vain for {what}")
+            raise AssertionError(f"{what} did not come within {timeout_s:.0f} s")
         time.sleep(0.01)
     return value
 

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-LIMIT_S = 30.0  # a loaded machine is slow; whoever waits this long waits in vain
+LIMIT_S = 30.0  # a loaded machine is slow, and not that slow
 
 
 def wait_until(condition: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> None:
     """Return once `condition()` is true; an AssertionError that says `what` after the limit."""
     until = time.monotonic() + limit_s
     while not condition():
-        assert time.monotonic() < until, f"waited {limit_s:.0f} s in vain: {what}"
+        assert time.monotonic() < until, f"did not come within {limit_s:.0f} s: {what}"
         time.sleep(0.01)
 
 

@@ -187,7 +187,7 @@ class SystemInstall(Installed):
         while not (value := condition()):
             if time.monotonic() > until:
                 said = self.root_does(["journalctl", "--no-hostname", "-n", "60", f"--since={self.since}"])
-                raise AssertionError(f"waited in vain for {what}; got {self.sink.ids()}\n{said.stdout}")
+                raise AssertionError(f"{what} did not come in {timeout_s:.0f} s; got {self.sink.ids()}\n{said.stdout}")
             time.sleep(_LOOK_AGAIN_S)
         return value
 
