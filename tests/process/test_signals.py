@@ -174,6 +174,7 @@ def test_hangup_when_sent_from_the_first_moment_on_then_it_starts_all_the_same(b
     box.assert_once({ref: ["spawn:1"]})
 
 
+@pytest.mark.timeout(120 + 3 * RUNS)
 def test_signals_when_they_come_in_any_order_at_any_moment_then_it_leaves_in_order(box: Box) -> None:
     print(f"THE_LOOP_SEED={SEED}")
     rng = random.Random(SEED)

@@ -130,6 +130,7 @@ def test_honest_starts_when_status_runs_in_a_loop_then_none_is_refused(box: Box)
     assert [one.code for one in done] == [0] * 6, [one.err for one in done if one.code]
 
 
+@pytest.mark.timeout(120 + 2 * ROUNDS)
 def test_pairs_of_starts_when_the_pidfile_is_stale_then_one_each_time(box: Box) -> None:
     box.configure(polling={"intervalSeconds": 600})
     sleeper = subprocess.Popen(["sleep", "600"])
