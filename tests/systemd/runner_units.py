@@ -1,4 +1,4 @@
-"""The runner `exec` in transient units passes the suite for every runner. Run in a container, by test_user_contract.py."""
+"""The runner `exec` in transient units, by the suite for every runner. Run in a container by test_user_contract.py."""
 
 from __future__ import annotations
 
