@@ -33,6 +33,7 @@ class SourceSection(Section, frozen=True, kw_only=True):
 
     provider: str
     name: SourceName | None = None
+    interval_seconds: Seconds | None = None
     authorized_users: tuple[Name, ...] | None = None
 
     def default_name(self) -> str:

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from the_loop.clocks import SystemClock
 from the_loop.config import Config, Loaded
 from the_loop.core.model import Note
 from the_loop.eventlog import JsonLog, Sink, Teller, Trail, say
+from the_loop.life import Setup
 from the_loop.lock import LockHeld
-from the_loop.poller import Poller, Setup
+from the_loop.poller import Poller
 from the_loop.state import StateRoot
 from the_loop.supervision.journal import JournalSink, is_connected
 from the_loop.supervision.notify import Notifier
@@ -52,6 +54,7 @@ def run(root: StateRoot, loaded: Loaded, reload: Callable[[], Config], how: How)
         notifier=notifier,
         wakes=wakes,
         path=str(loaded.file or "the embedded default"),
+        clock=SystemClock(),
     )
     try:
         code, wants_restart = _run_to_the_end(_live(setup))
@@ -85,7 +88,6 @@ def _run_to_the_end(life: Coroutine[Any, Any, T]) -> T:
 
 async def _live(setup: Setup) -> tuple[int, bool]:
     poller = Poller(setup)
-    poller.install_handlers()
     code = await poller.run()
     return code, poller.wants_restart
 

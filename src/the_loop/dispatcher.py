@@ -7,6 +7,8 @@ that withdraws or pauses takes effect up to that moment, and whatever was only w
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -32,6 +34,7 @@ class StopReport:
 class _Running:
     hand_over: HandOver
     task: asyncio.Task[None]
+    since: float  # epoch seconds
 
     @property
     def offer(self) -> Offer:
@@ -39,17 +42,30 @@ class _Running:
 
 
 class Dispatcher:
-    """`may_hand_over` is asked before each hand-over; once it says no, nothing is handed over any more."""
+    """Sources are served in turn, and one of which nothing runs may always start one (contract R9).
+
+    `may_hand_over` is asked before each hand-over; once it says no, nothing is handed over any more. `source_of` names
+    the source of an item, `on_end` is called whenever a delivery was recorded.
+    """
 
     def __init__(
-        self, outbox: Outbox, *, limit: int, tell: Callable[[Note], None], may_hand_over: Callable[[], bool]
+        self,
+        outbox: Outbox,
+        *,
+        limit: int,
+        tell: Callable[[Note], None],
+        may_hand_over: Callable[[], bool],
+        source_of: Callable[[str], str] = lambda _: "",
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
         self.limit = limit
+        self._source_of = source_of
+        self._on_end = on_end
         self.pause_reason = ""
         self._outbox = outbox
         self._tell = tell
         self._may_hand_over = may_hand_over
-        self._ready: dict[str, None] = {}
+        self._ready: dict[str, dict[str, None]] = {}  # items by source, the one to be served next first
         self._running: dict[str, _Running] = {}
         self._is_closed = False
         self._pause_s = 0.0
@@ -58,7 +74,7 @@ class Dispatcher:
     def offer(self, ref: str) -> None:
         """This item may have something to hand over."""
         if not self._is_closed:
-            self._ready[ref] = None
+            self._ready.setdefault(self._source_of(ref), {})[ref] = None
             self._pump()
 
     def adopt(self, offer: Offer) -> None:
@@ -71,9 +87,9 @@ class Dispatcher:
         running = self._running.get(ref)
         return running.offer.key if running else None
 
-    @property
-    def running_count(self) -> int:
-        return len(self._running)
+    def under_way(self) -> list[tuple[Offer, float]]:
+        """The deliveries that are waited for, and since when, epoch seconds."""
+        return [(running.offer, running.since) for running in self._running.values()]
 
     @property
     def is_stuck(self) -> bool:
@@ -119,11 +135,7 @@ class Dispatcher:
             return None
 
     def _pump(self) -> None:
-        while self._ready and self._slots_taken < self.limit and not self._is_closed and not self.pause_reason:
-            ref = next(iter(self._ready))
-            del self._ready[ref]
-            if ref in self._running:
-                continue  # it is asked again when that has ended
+        while not self._is_closed and not self.pause_reason and (ref := self._next_ready()) is not None:
             if not self._may_hand_over():
                 self._is_closed = True
                 return
@@ -135,13 +147,24 @@ class Dispatcher:
             if offer is not None:
                 self._begin(offer, adopted=False)
 
-    @property
-    def _slots_taken(self) -> int:
-        return sum(not running.hand_over.is_out_of_sight for running in self._running.values())
+    def _next_ready(self) -> str | None:
+        """Take the item whose turn it is, if there is a slot for it."""
+        taken = Counter(self._source_of(ref) for ref, one in self._running.items() if not one.hand_over.is_out_of_sight)
+        for source in list(self._ready):
+            if taken.total() >= self.limit and (taken[source] or not self.limit):
+                continue
+            refs = self._ready.pop(source)
+            ref = next((ref for ref in refs if ref not in self._running), None)  # else asked again when it has ended
+            left = {} if ref is None else {other: None for other in refs if other != ref}
+            if left:
+                self._ready[source] = left  # behind the others now
+            if ref is not None:
+                return ref
+        return None
 
     def _begin(self, offer: Offer, *, adopted: bool) -> None:
         hand_over = HandOver(self._outbox, offer, adopted, self._tell, self._pump)
-        self._running[offer.ref] = _Running(hand_over, asyncio.create_task(self._serve(hand_over)))
+        self._running[offer.ref] = _Running(hand_over, asyncio.create_task(self._serve(hand_over)), time.time())
 
     async def _serve(self, hand_over: HandOver) -> None:
         ref = hand_over.offer.ref
@@ -158,6 +181,7 @@ class Dispatcher:
         if outcome is not None:
             self._note_start(outcome)
         del self._running[ref]
+        self._on_end()
         self.offer(ref)
 
     def _note_start(self, outcome: Outcome) -> None:

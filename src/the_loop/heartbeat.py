@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from the_loop.clocks import Clock
 from the_loop.core.ledger import Standing
 from the_loop.core.model import epoch, span, timestamp
 from the_loop.durable import read_json_object, replace_file, to_json_bytes
@@ -16,90 +16,70 @@ from the_loop.processes import Identity
 from the_loop.state import StateRoot
 from the_loop.watched import Watched
 
+WORK_SHOWN: Final = 200
+
 
 class Health:
-    """The results of this run's cycles, and the heartbeat that shows them; before the first, those of the last run."""
+    """The heartbeat of this run. Until a source was polled, what the last run left of it is shown."""
 
-    def __init__(
-        self, root: StateRoot, holder: Identity, now: Callable[[], float], runtime: Path | None = None
-    ) -> None:
-        """With `runtime`, a directory in memory, beats go there, and to the root only when the outcome changes."""
+    def __init__(self, root: StateRoot, holder: Identity, clock: Clock, runtime: Path | None = None) -> None:
+        """With `runtime`, a directory in memory, beats go there, and to the root only when an outcome changes."""
+        self.left_alone: list[str] = []  # what has ledgers and no source
+        self.configuration = ""  # the file in force
         self._runtime = runtime
         self._copied: tuple[Any, ...] | None = None
-        self.next_cycle_at: float | None = None  # epoch seconds
         self._root = root
         self._holder = holder
-        self._now = now
-        self._since = timestamp(now())
-        self._began = (now(), time.monotonic())
-        before = read_heartbeat(root)
-        self._good_before = {str(one.get("name")): epoch(one.get("lastGoodAt")) for one in before.get("sources", [])}
-        last, good = before.get("lastCycle"), before.get("lastGoodCycleAt")
-        self._last: dict[str, Any] | None = last if isinstance(last, dict) else None
-        self._last_good_at = good if isinstance(good, str) else None
+        self._clock = clock
+        self._since = timestamp(clock.now())
+        self._before = {str(one.get("name")): one for one in read_heartbeat(root).get("sources", [])}
 
     def last_good_at(self, source: str) -> float | None:
         """When an earlier run last read this source completely, epoch seconds; None if never."""
-        return self._good_before.get(source)
+        return epoch(self._before.get(source, {}).get("lastGoodAt"))
 
-    @property
-    def last_good_cycle_at(self) -> str | None:
-        """When a cycle last read every source completely, ISO 8601; None if never."""
-        return self._last_good_at
-
-    def cycle_begins(self) -> None:
-        """Note the start of a cycle."""
-        self._began = (self._now(), time.monotonic())
-
-    def cycle_ends(self, *, items: int, delivered: int, errors: int, interrupted: bool) -> dict[str, Any]:
-        """The summary of the cycle, as status and event log show it."""
-        started_at, began = self._began
-        self._last = {
-            "startedAt": timestamp(started_at),
-            "seconds": round(time.monotonic() - began, 3),
-            "items": items,
-            "delivered": delivered,
-            "errors": errors,
-            "interrupted": interrupted,
-        }
-        if not errors and not interrupted:
-            self._last_good_at = timestamp(self._now())
-        return self._last
-
-    def beat(self, ledgers: Ledgers, watched: Sequence[Watched], pause_reason: str, *, is_last: bool = False) -> None:
+    def beat(
+        self,
+        ledgers: Ledgers,
+        watched: Sequence[Watched],
+        pause_reason: str,
+        work: Sequence[Mapping[str, Any]] = (),
+        *,
+        is_last: bool = False,
+    ) -> None:
         """Write the heartbeat. Errors are ignored: it is only shown, no decision depends on it."""
-        now = self._now()
         beat = {
             "schema": 1,
-            "writtenAt": timestamp(now),
+            "writtenAt": timestamp(self._clock.now()),
             "pid": self._holder.pid,
             "starttime": self._holder.starttime,
             "since": self._since,
             "stateRoot": str(self._root.path),
-            "lastCycle": self._last,
-            "lastGoodCycleAt": self._last_good_at,
-            "nextCycleAt": timestamp(self.next_cycle_at) if self.next_cycle_at else None,
-            "sources": [source_status(one, now) for one in watched],
+            "configuration": self.configuration or None,
+            "lastGoodCycleAt": last_good_cycle_at(watched),
+            "sources": [self._source(one, is_last=is_last) for one in watched],
             **queue_counts(ledgers),
+            **_capped(work),
             "heldItems": ledgers.held(),
-            "leftAlone": left_alone(ledgers, watched),
+            "leftAlone": self.left_alone,
             "paused": pause_reason or None,
         }
         content = to_json_bytes(beat)
         if self._runtime is not None:
             with contextlib.suppress(OSError):
                 replace_file(self._runtime / self._root.heartbeat.name, content, sync=False)
-        last = self._last or {}
-        outcome = (bool(last.get("errors")), last.get("interrupted"), pause_reason, *(one.error for one in watched))
+        outcome = (pause_reason, *((one.source.name, one.error, _outcome(one)) for one in watched))
         if self._runtime is None or is_last or outcome != self._copied:
             self._copied = outcome
             with contextlib.suppress(OSError):
                 replace_file(self._root.heartbeat, content, sync=False)
 
     def status(self, watched: Sequence[Watched]) -> str:
-        """The STATUS= line: the last cycle, progress of a full re-read, and which sources fail since when."""
-        last, now = self._last, self._now()
-        parts = ["first cycle" if last is None else f"{last.get('items')} items, last cycle {last.get('startedAt')}"]
+        """The STATUS= line: items, progress of a full re-read, and which sources fail since when."""
+        now = self._clock.now()
+        polled = [one.last_cycle.started_at for one in watched if one.last_cycle is not None]
+        items = sum(one.items for one in watched)
+        parts = [f"{items} items, last cycle {timestamp(max(polled))}" if polled else "first cycle"]
         if owed := sum(len(one.cursor.owed) for one in watched):
             parts.append(f"{owed} need a full re-read")
         for one in watched:
@@ -111,6 +91,48 @@ class Health:
                 parts.append(f"{one.source.name} failing, last good {age}: {one.error}")
         return ", ".join(parts)
 
+    def _source(self, watched: Watched, *, is_last: bool) -> dict[str, Any]:
+        """One element of `sources` in `status --json`."""
+        name, uptime_s = watched.source.name, self._clock.uptime()
+        wait_s = watched.wait_left_s(uptime_s)
+        cycle = watched.last_cycle
+        before = self._before.get(name, {}).get("lastCycle")
+        return {
+            "name": name,
+            "provider": watched.source.provider,
+            "state": watched.state(uptime_s),
+            "heldBy": None,
+            "items": watched.items,
+            "waiting": watched.waiting,
+            "owed": len(watched.cursor.owed),
+            "lastGoodAt": _moment(watched.last_good_at),
+            "error": watched.error or None,
+            "waitingUntil": timestamp(self._clock.now() + wait_s) if wait_s > 0 else None,
+            "nextCycleAt": None if is_last else _moment(watched.next_cycle_at),
+            "lastCycle": before if cycle is None else cycle.to_json(),
+        }
+
+
+def last_good_cycle_at(watched: Iterable[Watched]) -> str | None:
+    """When every source that is read was last read completely: the oldest of these moments, ISO 8601; None if never."""
+    moments = [one.last_good_at for one in watched if not one.is_unread]
+    return None if not moments or None in moments else _moment(min(one for one in moments if one is not None))
+
+
+def _outcome(watched: Watched) -> tuple[bool, bool] | None:
+    """How the last cycle went, as far as a change of it is news."""
+    cycle = watched.last_cycle
+    return None if cycle is None else (bool(cycle.errors), cycle.interrupted)
+
+
+def _capped(work: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    omitted = {"workOmitted": len(work) - WORK_SHOWN} if len(work) > WORK_SHOWN else {}
+    return {"work": list(work[:WORK_SHOWN]), **omitted}
+
+
+def _moment(epoch_s: float | None) -> str | None:
+    return None if epoch_s is None else timestamp(epoch_s)
+
 
 def queue_counts(ledgers: Ledgers) -> dict[str, int]:
     """The number of events per state. Held items are not counted here; they are shown as `heldItems`."""
@@ -120,21 +142,6 @@ def queue_counts(ledgers: Ledgers) -> dict[str, int]:
         for entry in ledger.poll.pending.values():
             counts[names.get(entry.state, "pending")] += 1
     return counts
-
-
-def source_status(watched: Watched, now: float) -> dict[str, Any]:
-    """One element of `sources` in `status --json`. `now` is epoch seconds."""
-    wait_s = watched.wait_left_s(time.monotonic())
-    return {
-        "name": watched.source.name,
-        "provider": watched.source.provider,
-        "state": watched.state(time.monotonic()),
-        "items": watched.items,
-        "owed": len(watched.cursor.owed),
-        "lastGoodAt": None if watched.last_good_at is None else timestamp(watched.last_good_at),
-        "error": watched.error or None,
-        "waitingUntil": timestamp(now + wait_s) if wait_s > 0 else None,
-    }
 
 
 def left_alone(ledgers: Ledgers, watched: Iterable[Watched]) -> list[str]:
@@ -155,9 +162,9 @@ def read_heartbeat(root: StateRoot) -> dict[str, Any]:
 
 def _shaped(beat: dict[str, Any]) -> dict[str, Any]:
     """`beat` without values of a wrong type: a damaged heartbeat must not keep the rest from being shown."""
-    kinds: dict[str, type] = {"lastCycle": dict, "sources": list, "heldItems": dict, "leftAlone": list}
+    kinds: dict[str, type] = {"sources": list, "heldItems": dict, "leftAlone": list, "work": list}
     kinds |= dict.fromkeys(("pending", "uncertain", "held", "gaveUp", "pid", "starttime"), int)
-    kinds |= dict.fromkeys(("since", "lastGoodCycleAt", "nextCycleAt", "paused", "writtenAt"), str)
+    kinds |= dict.fromkeys(("since", "lastGoodCycleAt", "paused", "writtenAt", "configuration"), str)
     shaped: dict[str, Any] = {name: value for name, value in beat.items() if isinstance(value, kinds.get(name, object))}
     shaped["sources"] = [one for one in shaped.get("sources", []) if isinstance(one, dict)]
     return shaped

@@ -10,6 +10,7 @@ offer was never begun, its number is withdrawn under the delivery's lock (`deliv
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
@@ -51,7 +52,7 @@ class Outbox:
     ) -> None:
         self._runner = runner
         self.policy = policy
-        self.delivered = 0  # receipts since the start
+        self._receipts: Counter[str] = Counter()  # by item, since they were taken
         self._deliveries = deliveries
         self._ledgers = ledgers
         self._rules_of = rules_of
@@ -191,15 +192,24 @@ class Outbox:
         after, notes = conclude(ledger, offer.key, outcome, self.policy, self._now())
         if after != ledger:
             self._ledgers.save(after)
-        for gone in ledger.poll.pending.keys() - after.poll.pending.keys():
+        self._forget_files(offer, ledger, after)
+        if outcome.verdict is Verdict.DELIVERED:
+            self._receipts[offer.ref] += 1
+        if outcome.verdict is Verdict.UNKNOWN:
+            notes = (*notes, Note("dispatch.uncertain", {"ref": offer.ref, "key": offer.key, "reason": outcome.reason}))
+        for note in notes:
+            self._tell(note)
+
+    def _forget_files(self, offer: Offer, before: Ledger, after: Ledger) -> None:
+        """What the ledger has is not needed in files any more."""
+        for gone in before.poll.pending.keys() - after.poll.pending.keys():
             self._deliveries.remove(self._deliveries.stem(offer.ref, gone))
         if offer.key in after.poll.pending:
             self._deliveries.remove_marks(offer.stem)  # a torn one would be taken for a mark of the next offer
-        self.delivered += outcome.verdict is Verdict.DELIVERED
-        for note in notes:
-            self._tell(note)
-        if outcome.verdict is Verdict.UNKNOWN:
-            self._tell(Note("dispatch.uncertain", {"ref": offer.ref, "key": offer.key, "reason": outcome.reason}))
+
+    def take_receipts(self, owns: Callable[[str], bool]) -> int:
+        """How many events of these items were delivered since they were counted last."""
+        return sum(self._receipts.pop(ref) for ref in list(self._receipts) if owns(ref))
 
     def put_back(self, offer: Offer) -> None:
         """Record that this offer was never begun. Raises DeliveryRuns, OSError."""

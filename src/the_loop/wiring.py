@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from the_loop import __version__
+from the_loop.clocks import Clock
 from the_loop.config import Config, SourceSection, authorized_users, source_name
 from the_loop.core.guards import Rules, phrases
 from the_loop.core.model import LoopError, Note, explain
@@ -31,21 +33,36 @@ def state_root(option: str | None, config: Config | None, environ: Mapping[str, 
     return StateRoot(Path(os.path.realpath(Path(named).expanduser() if named else _default_root(environ))))
 
 
-def watch(config: Config, root: StateRoot, environ: Mapping[str, str]) -> list[Watched]:
-    """Every configured source with its rules and where it left off. Raises LoopError."""
-    from the_loop.sources.limits import RateLimiters  # of the event loop, which no other command loads
+def watch(
+    config: Config,
+    section: SourceSection,
+    root: StateRoot,
+    environ: Mapping[str, str],
+    *,
+    clock: Clock,
+    limiters: RateLimiters,
+) -> Watched:
+    """One configured source with its rules and where it left off. Raises LoopError."""
+    cursor = read_cursor(root, source_name(section))
+    site = _site(config, section, root, environ, cursor=cursor, limiters=limiters, now=clock.now())
+    source = _source(section, site)
+    error = cursor.wait.reason if cursor.wait is not None and site.wait_left_s > 0 else ""
+    return Watched(
+        source, _rules(config, section, source), cursor, error, wait_ends_s=clock.uptime() + site.wait_left_s
+    )
 
-    limiters = RateLimiters(time.monotonic)  # one for all sources: a limit that one met is in force for all
-    watched = []
-    for section in config.polling.sources:
-        cursor = read_cursor(root, source_name(section))
-        site = _site(config, section, root, environ, cursor=cursor, limiters=limiters)
-        source = _source(section, site)
-        wait_s = site.wait_left_s
-        error = cursor.wait.reason if cursor.wait is not None and wait_s > 0 else ""
-        rules = _rules(config, section, source)
-        watched.append(Watched(source, rules, cursor, error, wait_ends_s=time.monotonic() + wait_s))
-    return watched
+
+def interval_s(config: Config, section: SourceSection) -> float:
+    """Seconds between two cycles of this source."""
+    return section.interval_seconds or config.polling.interval_seconds
+
+
+def shape(config: Config, section: SourceSection) -> tuple[object, ...]:
+    """What a source is built from: while it is equal, a reload leaves the source as it is."""
+    rebuilt = msgspec.structs.replace(section, interval_seconds=None)
+    routing = config.routing
+    people = authorized_users(config, section)
+    return rebuilt, people, config.polling.linger_seconds, routing.control, routing.require_start_command
 
 
 def policy(config: Config) -> Policy:
@@ -83,6 +100,7 @@ def _site(
     *,
     cursor: Cursor,
     limiters: RateLimiters,
+    now: float,
 ) -> SourceSite:
     name, wait = source_name(section), cursor.wait
     return SourceSite(
@@ -95,7 +113,7 @@ def _site(
         limiters=limiters,
         cursor=cursor.value,
         wait_s=wait.seconds if wait is not None else 0.0,
-        wait_left_s=wait.remaining_s(time.time()) if wait is not None else 0.0,
+        wait_left_s=wait.remaining_s(now) if wait is not None else 0.0,
     )
 
 

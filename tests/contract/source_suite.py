@@ -92,7 +92,9 @@ class Bench(ABC):
     def source(self, cursor: Mapping[str, Any] | None = None, name: str = NAME) -> Source:
         """A source as a start builds it, by its provider's own hand."""
         provider = SOURCES.get(self.provider)
-        fields = {key: tuple(value) if isinstance(value, list) else value for key, value in self.section(name).items()}
+        fields: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in self.section(name).items()
+        }
         section = provider.Section(provider=self.provider, name=name, **fields)
         site = SourceSite(
             name=name,

@@ -14,6 +14,7 @@ from support.github.fake import FakeGitHub
 from support.http_server import FakeServer
 from support.world import in_real_loop
 from the_loop import wiring
+from the_loop.clocks import SystemClock
 from the_loop.config import Config, Polling, Routing
 from the_loop.cursors import Cursor, Wait, write_cursor
 from the_loop.sources.base import Limited
@@ -61,7 +62,8 @@ def watched(github: FakeGitHub, root: StateRoot, *token_files: Path | None) -> l
         for name, file in zip(("one", "two"), token_files or (None, None), strict=True)
     )
     config = Config(polling=Polling(sources=sections), routing=Routing(authorized_users=("octocat",)))
-    return wiring.watch(config, root, ENVIRON)
+    clock, limiters = SystemClock(), RateLimiters(time.monotonic)
+    return [wiring.watch(config, one, root, ENVIRON, clock=clock, limiters=limiters) for one in sections]
 
 
 class TestShared:

@@ -23,8 +23,8 @@ from support.github.faults import server_error
 from support.github.values import Rules, View
 from support.replay_cost import SWEEP
 from support.world import REPO, World, carried, in_real_loop, scene
-from the_loop import cycle as cycle_module
 from the_loop import durable
+from the_loop import visits as visits_module
 from the_loop.core.decide import decide
 
 IS_FULL: Final = bool(os.environ.get("THE_LOOP_FULL_SWEEP"))
@@ -121,7 +121,7 @@ def sample(points: Sequence[int], *, one_in: int) -> Sequence[int]:
 def by_item(received: Received) -> dict[str, Received]:
     items: dict[str, Received] = {}
     for payload in received:
-        items.setdefault(payload["ref"], []).append(payload)
+        items.setdefault(payload["ref"], []).append({**payload, "offer": None})  # the poller's own number
     return items
 
 
@@ -335,11 +335,11 @@ class TestPosition:
                 raise RuntimeError("a bug of ours")
             return decide(ledger, view, rules)
 
-        monkeypatch.setattr(cycle_module, "decide", raising)
+        monkeypatch.setattr(visits_module, "decide", raising)
         world.github.comment(REPO, 1)
         world.github.comment(REPO, 2)
         await world.cycle()
-        monkeypatch.setattr(cycle_module, "decide", decide)
+        monkeypatch.setattr(visits_module, "decide", decide)
         assert world.ids() == [*STARTED, "2/comment:1002"]
         assert world.cursor()["owed"] == [f"github:{REPO}#1"]
         world = world.restart()

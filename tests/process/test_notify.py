@@ -122,7 +122,7 @@ def test_manager_when_a_receiver_is_slow_or_wedged_then_pings_go_on(box: Box, ma
 
 def test_manager_when_reloaded_and_restarted_then_told_so(box: Box, manager: Manager) -> None:
     poller = box.start(env={"NOTIFY_SOCKET": manager.address})
-    box.wait(lambda: box.events("poll.cycle"), "a cycle")
+    box.wait_for_cycles()
     poller.signal(signal.SIGHUP)
     box.wait(lambda: box.events("config.reloaded"), "the reload")
     box.wait(lambda: manager.times("RELOADING=1"), "RELOADING")
@@ -150,7 +150,8 @@ def test_poller_when_the_manager_reads_nothing_then_it_does_not_block(box: Box) 
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(str(box.folder / "notify"))
         poller = box.start(env={"NOTIFY_SOCKET": str(box.folder / "notify"), "WATCHDOG_USEC": "20000"})
-        box.wait(lambda: len(box.events("poll.cycle")) >= 3 and not box.pending(), "three cycles")
+        box.wait_for_cycles(3)
+        box.wait(lambda: not box.pending(), "the delivery")
         assert poller.stop() == 0
     box.assert_once({ref: ["spawn:1"]})
 
@@ -158,7 +159,7 @@ def test_poller_when_the_manager_reads_nothing_then_it_does_not_block(box: Box) 
 def test_watchdog_when_meant_for_another_process_then_no_pings(box: Box, manager: Manager) -> None:
     env = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "100000", "WATCHDOG_PID": str(os.getpid())}
     poller = box.start(env=env)
-    box.wait(lambda: len(box.events("poll.cycle")) >= 2, "two cycles")
+    box.wait_for_cycles(2)
     assert poller.stop() == 0
 
     assert manager.times("WATCHDOG=1") == []

@@ -18,7 +18,7 @@ def test_restart_when_receivers_run_then_same_pid_new_start_and_nothing_repeated
     box.sink.behave(("*", {"gate": box.sink.gate("open")}))
     poller = box.start(env={"MARK_OF_THE_STARTER": "yes"})
     box.wait(lambda: len(box.sink.runs()) == 8, "eight receivers")
-    box.wait(lambda: box.events("poll.cycle"), "a cycle")
+    box.wait_for_cycles()
 
     done = box.run("poll", "restart")
 

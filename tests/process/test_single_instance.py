@@ -294,7 +294,7 @@ def test_root_when_replaced_under_a_holder_then_it_hands_over_nothing_more_and_l
     box.configure(polling={"intervalSeconds": 1}, sources=[{"provider": "directory", "path": str(box.folder / "in")}])
     (box.folder / "in").mkdir()
     poller = box.start()
-    box.wait(lambda: box.events("poll.cycle"), "a cycle")
+    box.wait_for_cycles()
 
     box.root.rename(box.folder / "moved")
     box.root.mkdir(mode=0o700)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,3 +26,24 @@ class Clock:
         """Time passes."""
         self.now += seconds
         self.uptime_s += seconds
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """The same as the product takes it (`clocks.Clock`)."""
+
+    clock: Clock
+
+    def now(self) -> float:
+        return self.clock.now
+
+    def uptime(self) -> float:
+        return self.clock.uptime_s
+
+    async def wait(self, event: asyncio.Event, until_s: float | None) -> bool:
+        """Time passes while this is waited for, at no other moment."""
+        if not event.is_set() and until_s is not None:
+            self.clock.run(max(0.0, until_s - self.clock.uptime_s))
+            await asyncio.sleep(0)
+            return event.is_set()
+        return await event.wait()

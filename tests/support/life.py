@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Final, ParamSpec
 import pytest
 
 from support import factories as make
-from support.clock import Clock
+from support.clock import Clock, Clocks
 from support.fakes import FakeRunner, FakeSource
 from support.fuse import Fuse
 from the_loop.core.guards import Rules
@@ -115,8 +115,7 @@ class Life:
             self.outbox,
             self.dispatcher,
             tell=self.told.append,
-            now=self.clock,
-            monotonic=self.clock.monotonic,
+            clock=Clocks(self.clock),
         )
 
     async def begin(self) -> None:
@@ -128,7 +127,7 @@ class Life:
         """Look at every source, hand over what is due, let end what ends at once; the errors met."""
         errors = 0
         for watched in self.watched:
-            met = await self._cycle.run(watched, 60.0)
+            met = await self._cycle.run(watched)
             errors += met
             self._cycle.offer_pending(watched)
         await idle()

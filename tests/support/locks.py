@@ -38,11 +38,13 @@ ACQUIRE = """
     from dataclasses import fields
     from pathlib import Path
     from the_loop.lock import LockBusy, LockHeld, look
-    from the_loop.poller import Poller, Setup
+    from the_loop.clocks import SystemClock
+    from the_loop.life import Setup
+    from the_loop.poller import Poller
     from the_loop.state import StateRoot
 
     def acquire(directory):
-        known = {"root": StateRoot(Path(directory)), "wait_s": 0.0}
+        known = {"root": StateRoot(Path(directory)), "wait_s": 0.0, "clock": SystemClock()}
         return asyncio.run(Poller(Setup(**{field.name: known.get(field.name) for field in fields(Setup)}))._acquire())
 """
 

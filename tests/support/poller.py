@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import yaml
 
 from support.sink import Sink
+from the_loop.core.model import timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -243,7 +244,32 @@ class Box:
             said = "\n".join(f"[{one.pid}: {one.process.poll()}] {one.err[-2000:]}" for one in self._started[-3:])
             raise AssertionError(f"{error}; got {self.sink.ids()}\n{said}") from None
 
+    def wait_for_cycles(self, count: int = 1, *, since: float | None = None) -> None:
+        """Return once every source began so many cycles since that moment, and ended them; by default in this run."""
+        seen: dict[str, set[str]] = {}
+
+        def are_there() -> bool:
+            beat = self.heartbeat()
+            begin = timestamp(since) if since is not None else beat.get("since", "")
+            for source in beat.get("sources", []):
+                cycle = source["lastCycle"] or {"startedAt": ""}
+                seen.setdefault(source["name"], set()).update(
+                    [cycle["startedAt"]] if cycle["startedAt"] >= begin else []
+                )
+            is_of_a_run = any(one.process.poll() is None and one.pid == beat.get("pid") for one in self._started)
+            return is_of_a_run and bool(seen) and all(len(cycles) >= count for cycles in seen.values())
+
+        self.wait(are_there, f"{count} cycles of every source")
+
     # --- what can be seen ---
+
+    def heartbeat(self) -> dict[str, Any]:
+        """The last report of the poller; empty while there is none."""
+        try:
+            beat: dict[str, Any] = json.loads((self.root / "poll-status.json").read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return beat
 
     def events(self, *names: str) -> list[dict[str, Any]]:
         """The trail, or the events of these names."""

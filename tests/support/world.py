@@ -20,15 +20,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ParamSpec
 from unittest import mock
 
-from support.clock import Clock
+from support.clock import Clock, Clocks
 from support.fuse import Crash, Fuse
 from support.github.fake import FakeGitHub
 from support.http_transport import FakeTransport
-from the_loop import poller as poller_module
 from the_loop import wiring
 from the_loop.config import Config, Polling, Routing
 from the_loop.core.model import Note, Outcome, Verdict
@@ -38,9 +36,9 @@ from the_loop.deliveries import Deliveries
 from the_loop.dispatcher import Dispatcher
 from the_loop.ledgers import Ledgers
 from the_loop.outbox import Outbox
-from the_loop.poller import Poller
 from the_loop.recovery import Recovery
 from the_loop.runners.base import Offer, Status, Trace
+from the_loop.source_loop import SourceLoop
 from the_loop.sources.github.client import Client
 from the_loop.sources.github.provider import github_token
 from the_loop.sources.github.repositories import Repositories
@@ -134,7 +132,7 @@ class Options:
 
 
 class World:
-    """One life of a poller. `cycle` is its only engine; `poller.Poller` decides in it whether the source is asked."""
+    """One life of a poller. `cycle` is its only engine; the pauses of its `SourceLoop` are kept by it."""
 
     def __init__(
         self,
@@ -154,7 +152,7 @@ class World:
         self.sink = sink or Sink()
         self.notes: list[Note] = []
         self._transport = transport
-        self._virtual = SimpleNamespace(monotonic=clock.monotonic, time=clock)
+        self._next_poll_s = 0.0  # uptime; within half an interval, as cycles are at fixed moments here
         asyncio.get_running_loop().set_exception_handler(_report)
         with self._as_in_life():
             self._begin()
@@ -165,11 +163,19 @@ class World:
         """One look and all that follows from it, at this moment; then the interval passes. Raises Crash."""
         for _ in range(times):
             with self._as_in_life():
-                await self.poller._look(self.watched)
+                await self._poll_if_due()
                 await self.dispatcher.drain()
             if self.fuse.is_blown:
                 raise Crash  # within a delivery, whose task nobody waits for
             self.clock.run(self.options.interval_s)
+
+    async def _poll_if_due(self) -> None:
+        if self.clock.uptime_s < self._next_poll_s:
+            self.engine.offer_pending(self.watched)
+            return
+        await self.loop.poll()
+        pause_s = self.loop.pause_s()
+        self._next_poll_s = self.clock.uptime_s + (0 if pause_s is None else pause_s - self.options.interval_s / 2)
 
     def restart(self, *, fuse: Fuse | None = None, **changed: Any) -> World:
         """The next life, as after a SIGKILL: nothing of this one is left but the disk and the receiver."""
@@ -222,8 +228,6 @@ class World:
         with (
             self.fuse.watching_files(),
             mock.patch.object(os, "fsync", return_value=None),  # a process dies here, never the machine
-            mock.patch.object(poller_module, "time", self._virtual),
-            mock.patch.object(wiring, "time", self._virtual),
         ):
             yield
 
@@ -233,6 +237,7 @@ class World:
         self.root.prepare_root()
         self.root.prepare_folders()
         tell: Callable[[Note], None] = self.notes.append
+        clocks = Clocks(self.clock)
         section = GithubSection(provider="github", repos=options.repos, **{"label": "auto", **options.section})
         polling = Polling(
             interval_seconds=options.interval_s,
@@ -259,7 +264,8 @@ class World:
             cursor=read_cursor(self.root, "github").value,
         )
         with mock.patch.object(wiring, "_source", return_value=source):
-            (self.watched,) = wiring.watch(config, self.root, {})
+            limiters = RateLimiters(self.clock.monotonic)
+            self.watched = wiring.watch(config, section, self.root, {}, clock=clocks, limiters=limiters)
         self.deliveries = Deliveries(self.root)
         self.outbox = Outbox(
             self.deliveries,
@@ -271,20 +277,17 @@ class World:
             now=self.clock,
         )
         self.dispatcher = Dispatcher(self.outbox, limit=4, tell=tell, may_hand_over=lambda: not self.fuse.is_blown)
-        cycle = Cycle(
-            self.root,
-            self.ledgers,
+        self.engine = Cycle(self.root, self.ledgers, self.outbox, self.dispatcher, tell=tell, clock=clocks)
+        self.loop = SourceLoop(
+            self.watched,
+            self.engine,
             self.outbox,
-            self.dispatcher,
+            interval_s=options.interval_s,
+            clock=clocks,
             tell=tell,
-            now=self.clock,
-            monotonic=self.clock.monotonic,
+            is_in_charge=lambda: True,
+            beat=lambda: None,
         )
-        # of the poller proper only the part that decides whether a source is asked: the rest is signals and real time
-        poller: Any = Poller.__new__(Poller)
-        poller._setup = SimpleNamespace(now=self.clock, once=False)
-        poller._config, poller._tell, poller._cycle, poller._errors = config, tell, cycle, 0
-        self.poller: Poller = poller
         for offer in Recovery(self.deliveries, self.ledgers, self.outbox, self.notes.append).run():
             raise AssertionError(f"{offer} cannot be running")
 

@@ -19,9 +19,9 @@ from support.life import (
 from the_loop.core.ledger import Phase
 from the_loop.core.model import Note, Presence
 from the_loop.cursors import read_cursor
-from the_loop.cycle import FIRST_SIGHTS
 from the_loop.sources.base import Listing
 from the_loop.state import StateRoot
+from the_loop.visits import INITIAL_SYNCS
 
 REF = "fake:1"
 
@@ -234,21 +234,21 @@ async def test_first_sights_are_capped_and_known_items_are_not_kept_waiting(
     root: StateRoot, runner: FakeRunner, source: FakeSource
 ) -> None:
     life = await begun(root, runner, source, 1)
-    for number in range(2, FIRST_SIGHTS + 12):
+    for number in range(2, INITIAL_SYNCS + 12):
         source.add(number)
     source.items[REF] = source.items.pop(REF)  # last in the answer
     source.write(REF, make.entry(1))
     source.threads.clear()
     await life.cycle()
 
-    assert len(source.threads) == FIRST_SIGHTS
+    assert len(source.threads) == INITIAL_SYNCS
     assert f"{REF}/comment:1" in runner.ids()
     assert len(owed(root)) == 10
 
     source.threads.clear()
     await life.cycle()
     assert (len(source.threads), owed(root)) == (10, set())
-    assert len(runner.ids()) == 2 + FIRST_SIGHTS + 10
+    assert len(runner.ids()) == 2 + INITIAL_SYNCS + 10
     assert len(set(runner.ids())) == len(runner.ids())
 
 
@@ -256,8 +256,8 @@ async def test_first_sights_are_capped_and_known_items_are_not_kept_waiting(
 async def test_what_is_written_before_a_capped_first_sight_is_carried(
     root: StateRoot, runner: FakeRunner, source: FakeSource
 ) -> None:
-    life = await begun(root, runner, source, *range(1, FIRST_SIGHTS + 2))
-    last = f"fake:{FIRST_SIGHTS + 1}"
+    life = await begun(root, runner, source, *range(1, INITIAL_SYNCS + 2))
+    last = f"fake:{INITIAL_SYNCS + 1}"
     assert owed(root) == {last}
 
     source.write(last, make.entry(5))

@@ -24,12 +24,12 @@ from the_loop.core.decide import View, decide, wants_thread
 from the_loop.core.guards import read_text
 from the_loop.core.ledger import Ledger, Phase, Standing, decode, encode, move
 from the_loop.core.model import Entry, Note, Outcome, Presence, Verdict
-from the_loop.cycle import _is_quiet
 from the_loop.durable import to_json_bytes
 from the_loop.outbox import Outbox
 from the_loop.recovery import Recovery
 from the_loop.runners.base import Offer, Status, Trace
 from the_loop.sources.base import Sighting
+from the_loop.visits import _is_quiet
 
 BODIES = st.sampled_from(
     [

@@ -49,7 +49,7 @@ async def item_with(root: StateRoot, runner: FakeRunner, *numbers: int, **option
 async def test_no_more_than_the_limit_run_at_once_and_all_get_their_turn(root: StateRoot, limit: int) -> None:
     runner = FakeRunner(default=None)
     life, _ = await items(root, 10, runner=runner, limit=limit)
-    assert life.dispatcher.running_count == min(limit, 10)
+    assert len(life.dispatcher.under_way()) == min(limit, 10)
 
     while runner.going():
         runner.finish(runner.going()[-1])
@@ -103,7 +103,7 @@ async def test_raised_limit_takes_effect_with_the_next_offer(root: StateRoot) ->
     life.dispatcher.resume()
     await idle()
 
-    assert life.dispatcher.running_count == 3
+    assert len(life.dispatcher.under_way()) == 3
 
 
 @in_virtual_loop
@@ -116,7 +116,7 @@ async def test_adopted_deliveries_count_but_wait_for_no_slot(root: StateRoot) ->
     life = Life(root, runner, source, limit=2)
     await life.begin()
     await life.cycle()
-    assert life.dispatcher.running_count == 3
+    assert len(life.dispatcher.under_way()) == 3
 
     for number in (1, 2):
         assert spawn(4) not in runner.ids()

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from support.clock import NOON
+from support.clock import NOON, Clock, Clocks
 from support.shelf import ledger
 from the_loop.cli import cli
 from the_loop.core.guards import Rules
 from the_loop.core.ledger import Standing, move
-from the_loop.core.model import span
+from the_loop.core.model import epoch, span
 from the_loop.cursors import Cursor
-from the_loop.durable import to_json_bytes
-from the_loop.heartbeat import Health, read_heartbeat, source_status
+from the_loop.durable import read_json_object, to_json_bytes
+from the_loop.heartbeat import Health, last_good_cycle_at, read_heartbeat
 from the_loop.ledgers import Ledgers
 from the_loop.processes import Identity
 from the_loop.state import StateRoot
-from the_loop.watched import Watched
+from the_loop.watched import Summary, Watched
 
 
 def health_of(root: StateRoot) -> Health:
-    return Health(root, Identity(1, 2), lambda: NOON)
+    return Health(root, Identity(1, 2), Clocks(Clock()))
 
 
 def watched(**fields: Any) -> Watched:
@@ -38,11 +39,9 @@ class TestLine:
         assert health_of(root).status([watched()]) == "first cycle"
 
     def test_status_when_all_is_well_then_tells_items_and_time(self, root: StateRoot) -> None:
-        health = health_of(root)
-        health.cycle_begins()
-        health.cycle_ends(items=7, delivered=0, errors=0, interrupted=False)
+        one = watched(items=7, last_cycle=Summary(NOON, 0.1, 7, 0, 0))
 
-        assert health.status([watched()]) == "7 items, last cycle 2023-11-14T22:13:20.000Z"
+        assert health_of(root).status([one]) == "7 items, last cycle 2023-11-14T22:13:20.000Z"
 
     def test_status_when_a_first_sight_is_under_way_then_shows_how_far_it_is(self, root: StateRoot) -> None:
         owed = frozenset(f"github:octo/repo#{number}" for number in range(9950))
@@ -64,24 +63,41 @@ class TestLine:
 
 
 class TestCycles:
-    def test_last_good_cycle_when_a_later_one_is_interrupted_or_fails_then_is_the_one_before(
-        self, root: StateRoot
+    @pytest.mark.parametrize(
+        ("moments", "expected"),
+        [([NOON], NOON), ([NOON, NOON - 60], NOON - 60), ([NOON, None], None), ([], None)],
+    )
+    def test_last_good_cycle_is_that_of_the_source_whose_is_oldest(
+        self, moments: list[float | None], expected: float | None
     ) -> None:
-        moments = iter(range(100))
-        health = Health(root, Identity(1, 2), lambda: NOON + next(moments))
-        health.cycle_begins()
-        health.cycle_ends(items=1, delivered=0, errors=0, interrupted=False)
-        good_at = health.last_good_cycle_at
-        assert good_at is not None
+        unread = Watched(watched().source, Rules(frozenset(), folds_case=True, words={}))
 
-        health.cycle_begins()
-        health.cycle_ends(items=1, delivered=0, errors=0, interrupted=True)
-        assert health.last_good_cycle_at == good_at
-        health.cycle_ends(items=1, delivered=0, errors=1, interrupted=False)
-        assert health.last_good_cycle_at == good_at
+        found = last_good_cycle_at([unread, *(watched(last_good_at=moment) for moment in moments)])
 
-        health.cycle_ends(items=1, delivered=0, errors=0, interrupted=False)
-        assert health.last_good_cycle_at > good_at
+        assert epoch(found) == expected
+
+    def test_beat_when_a_source_was_not_polled_yet_then_shows_its_cycle_of_the_last_run(self, root: StateRoot) -> None:
+        ledgers = Ledgers(root, lambda _: None, lambda: NOON)
+        health_of(root).beat(ledgers, [watched(last_cycle=Summary(NOON, 0.1, 7, 3, 0))], "", is_last=True)
+        health_of(root).beat(ledgers, [watched()], "")
+
+        assert read_heartbeat(root)["sources"][0]["lastCycle"]["delivered"] == 3
+
+    def test_beat_with_a_folder_in_memory_is_copied_when_an_outcome_changes_and_at_the_end(
+        self, root: StateRoot, tmp_path: Path
+    ) -> None:
+        runtime = tmp_path / "runtime"
+        runtime.mkdir()
+        health = Health(root, Identity(1, 2), Clocks(clock := Clock()), runtime)
+        ledgers = Ledgers(root, lambda _: None, clock)
+        copied = []
+        for errors, is_last in ((0, False), (0, False), (1, False), (1, False), (1, True)):
+            clock.run(60)
+            one = watched(last_cycle=Summary(clock.now, 0.1, 7, 0, errors))
+            health.beat(ledgers, [one], "", is_last=is_last)
+            copied.append(read_json_object(root.heartbeat) == read_json_object(runtime / root.heartbeat.name))
+
+        assert copied == [True, False, True, False, True]
 
 
 class TestLives:
@@ -95,9 +111,11 @@ class TestLives:
         assert health.last_good_at("odd") is None
         assert health.last_good_at("new") is None
 
-    def test_source_when_items_are_owed_then_their_number_is_shown(self) -> None:
-        shown = source_status(watched(cursor=Cursor({}, frozenset({"a", "b"})), items=5), NOON)
+    def test_source_when_items_are_owed_then_their_number_is_shown(self, root: StateRoot) -> None:
+        one = watched(cursor=Cursor({}, frozenset({"a", "b"})), items=5)
+        health_of(root).beat(Ledgers(root, lambda _: None, lambda: NOON), [one], "")
 
+        (shown,) = read_heartbeat(root)["sources"]
         assert (shown["items"], shown["owed"]) == (5, 2)
 
 

@@ -15,12 +15,14 @@ from support.configs import INBOX, config_of, faults_of, tree
 from support.example_plugin import EXAMPLE
 from support.processes import run_python
 from the_loop import wiring
-from the_loop.config import Session, SourceSection
+from the_loop.clocks import SystemClock
+from the_loop.config import Config, Session, SourceSection
 from the_loop.core.model import LoopError
 from the_loop.cursors import Cursor, Wait, write_cursor
 from the_loop.plugins import RUNNERS, SOURCES, PluginError, Registry
 from the_loop.runners.base import RunnerSite
 from the_loop.sources.base import SourceSite
+from the_loop.sources.limits import RateLimiters
 from the_loop.state import StateRoot
 
 if TYPE_CHECKING:
@@ -185,12 +187,18 @@ def test_check_that_raises_is_a_fault_and_no_traceback(install: Install) -> None
 # --- what they are built with ---
 
 
+def watch(config: Config, root: StateRoot, environ: dict[str, str]) -> None:
+    (section,) = config.polling.sources
+    clock = SystemClock()
+    wiring.watch(config, section, root, environ, clock=clock, limiters=RateLimiters(clock.uptime))
+
+
 def test_source_that_cannot_be_built_is_an_error_that_names_it(install: Install, tmp_path: Path) -> None:
     install("sources", "lines", SOURCE)
     config = config_of(tree({"provider": "lines", "name": "mine", "folder": "x"}))
 
     with pytest.raises(LoopError, match="cannot make the source 'mine': the disk is full of holes"):
-        wiring.watch(config, StateRoot(tmp_path / "root"), {})
+        watch(config, StateRoot(tmp_path / "root"), {})
 
 
 def test_source_is_built_with_what_it_may_use(install: Install, tmp_path: Path) -> None:
@@ -205,7 +213,7 @@ def test_source_is_built_with_what_it_may_use(install: Install, tmp_path: Path) 
     type.__setattr__(type(config.polling.sources[0]), "seen", seen)
 
     with pytest.raises(LoopError):
-        wiring.watch(config, root, {"HOME": "/home/alice"})
+        watch(config, root, {"HOME": "/home/alice"})
 
     (site,) = seen
     assert {name: getattr(site, name) for name in type(site).__dataclass_fields__ if name != "limiters"} == {  # type: ignore[attr-defined]

@@ -12,9 +12,11 @@ from support import factories as make
 from support.fakes import FakeRunner, FakeSource
 from support.life import in_virtual_loop
 from the_loop import wiring
-from the_loop.config import Config
+from the_loop.clocks import SystemClock
+from the_loop.config import Config, Polling, SourceSection
 from the_loop.core.model import Note
-from the_loop.poller import Poller, Setup
+from the_loop.life import Setup
+from the_loop.poller import Poller
 from the_loop.sources.base import Known, Listing, SourceError
 from the_loop.state import StateRoot
 from the_loop.supervision.notify import Notifier
@@ -51,11 +53,12 @@ class Gate(FakeSource):
 async def run_once(root: StateRoot, monkeypatch: pytest.MonkeyPatch, *sources: FakeSource) -> tuple[int, Notes]:
     """The exit code of `poll start --once` on these sources, and what it told."""
     notes: Any = Notes()
-    monkeypatch.setattr(wiring, "watch", lambda *_: [Watched(source, make.rules()) for source in sources])
+    by_name = {source.name: source for source in sources}
+    monkeypatch.setattr(wiring, "watch", lambda _, section, *__, **___: Watched(by_name[section.name], make.rules()))
     monkeypatch.setattr(wiring, "runner", lambda *_: FakeRunner())
     setup = Setup(
         root=root,
-        config=Config(),
+        config=Config(polling=Polling(sources=tuple(SourceSection(provider="fake", name=name) for name in by_name))),
         load=Config,
         environ={},
         once=True,
@@ -64,6 +67,7 @@ async def run_once(root: StateRoot, monkeypatch: pytest.MonkeyPatch, *sources: F
         notifier=Notifier({}, print),
         wakes=None,
         path="",
+        clock=SystemClock(),
     )
     return await Poller(setup).run(), notes
 
@@ -77,9 +81,9 @@ async def test_once_when_one_of_two_sources_fails_while_the_other_is_read_then_e
 
     code, notes = await run_once(root, monkeypatch, slow, Gate(slow))
 
-    (summary,) = (note.fields for note in notes.told if note.name == "poll.cycle")
-    assert (summary["errors"], summary["items"], summary["delivered"]) == (1, 1, 1)
-    assert summary["lastGoodCycleAt"] is None
+    cycles = {note.fields["source"]: note.fields for note in notes.told if note.name == "poll.cycle"}
+    assert [cycles["slow"][name] for name in ("errors", "items", "delivered")] == [0, 1, 1]
+    assert (cycles["gate"]["errors"], cycles["gate"]["lastGoodCycleAt"]) == (1, None)
     assert code == 1
 
 
@@ -87,6 +91,6 @@ async def test_once_when_one_of_two_sources_fails_while_the_other_is_read_then_e
 async def test_once_when_all_sources_are_read_then_exits_0(root: StateRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     code, notes = await run_once(root, monkeypatch, FakeSource("one"), FakeSource("two"))
 
-    (summary,) = (note.fields for note in notes.told if note.name == "poll.cycle")
-    assert (code, summary["errors"]) == (0, 0)
-    assert summary["lastGoodCycleAt"] is not None
+    cycles = [note.fields for note in notes.told if note.name == "poll.cycle"]
+    assert (code, [summary["errors"] for summary in cycles]) == (0, [0, 0])
+    assert all(summary["lastGoodCycleAt"] for summary in cycles)

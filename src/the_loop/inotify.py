@@ -1,0 +1,39 @@
+"""To be told when names in a directory change, instead of looking at it again and again."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from pathlib import Path
+from typing import Final
+
+IN_MOVED: Final = 0x0C0
+IN_CREATE: Final = 0x100
+IN_DELETE: Final = 0x200
+IN_SELF: Final = 0xC00  # the directory itself was deleted or moved
+_FLAGS: Final = os.O_NONBLOCK | os.O_CLOEXEC
+_CHUNK: Final = 1 << 16
+
+
+def watch_names(directory: Path) -> int:
+    """A descriptor that is readable once a name in `directory` came or went, or the directory itself went.
+
+    Raises OSError where the kernel gives none (a limit of the user's, or of the machine).
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor = libc.inotify_init1(_FLAGS)
+    mask = IN_MOVED | IN_CREATE | IN_DELETE | IN_SELF
+    if descriptor < 0 or libc.inotify_add_watch(descriptor, os.fsencode(directory), mask) < 0:
+        number = ctypes.get_errno()
+        if descriptor >= 0:
+            os.close(descriptor)
+        raise OSError(number, os.strerror(number), str(directory))
+    return int(descriptor)
+
+
+def drain(descriptor: int) -> None:
+    """Take what was told; which names it was does not matter."""
+    with contextlib.suppress(BlockingIOError):
+        while os.read(descriptor, _CHUNK):
+            pass

@@ -1,0 +1,188 @@
+"""One poll's items in turn: what is seen of each is decided, written, and only then handed over.
+
+A stop cancels between two items, so never inside one. An item that fails costs itself: it needs a full re-read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from the_loop.core.decide import View, decide, wants_thread
+from the_loop.core.ledger import Ledger, Phase, Standing
+from the_loop.core.model import Note, Presence, explain
+from the_loop.deliveries import DeliveryRuns
+from the_loop.dispatcher import Dispatcher
+from the_loop.ledgers import HeldItem, Ledgers
+from the_loop.outbox import Outbox
+from the_loop.sources.base import Limited, Listing, Sighting, Unanswered
+from the_loop.watched import Watched
+
+INITIAL_SYNCS: Final = 50  # of one source in one cycle, so that known items are not kept waiting (contract R6.9)
+_THREADS: Final = 200  # of known items that need a full re-read, for the same reason
+_PATIENCE: Final = 10  # threads of one poll that could not be read, before no more are asked for
+_AT_ONCE_S: Final = 0.02  # of items without news, before others get a turn
+
+
+@dataclass(slots=True)
+class Budget:
+    """How many threads may still be read in this poll."""
+
+    initial_syncs: int = INITIAL_SYNCS
+    threads: int = _THREADS
+
+    def take(self, *, is_first: bool) -> bool:
+        """True if one more thread may be read."""
+        left = self.initial_syncs if is_first else self.threads
+        if left <= 0:
+            return False
+        if is_first:
+            self.initial_syncs -= 1
+        else:
+            self.threads -= 1
+        return True
+
+    def exhaust(self) -> None:
+        self.initial_syncs = self.threads = 0
+
+
+class Visits:
+    """Visits the items of a listing. `on_limit` is told of a limit that is met on the way."""
+
+    def __init__(
+        self,
+        ledgers: Ledgers,
+        outbox: Outbox,
+        dispatcher: Dispatcher,
+        *,
+        tell: Callable[[Note], None],
+        on_limit: Callable[[Watched, Limited], None],
+    ) -> None:
+        self._ledgers = ledgers
+        self._outbox = outbox
+        self._dispatcher = dispatcher
+        self._tell = tell
+        self._on_limit = on_limit
+
+    async def all_of(self, watched: Watched, listing: Listing, budget: Budget) -> tuple[int, set[str]]:
+        """Visit every item; the number of errors, and the items that need a full re-read."""
+        owed = self._owed(watched, listing)
+        errors = unanswered = 0
+        turn = _Turn()
+        ordered = sorted(listing.sightings, key=lambda sighting: sighting.ref in watched.troubled)
+        for done, sighting in enumerate(ordered):
+            watched.visited = (done, len(ordered))
+            await turn.is_others()  # where a stop takes hold: between items, with the last one on disk
+            try:
+                turn.worked = await self._visit(watched, sighting, owed, budget)
+                watched.is_well(sighting.ref)
+            except HeldItem:
+                owed.add(sighting.ref)
+            except Limited as limit:
+                owed.add(sighting.ref)
+                budget.exhaust()
+                self._on_limit(watched, limit)
+                errors += 1
+            except Exception as error:  # noqa: BLE001 (the border: one broken item costs that one only)
+                owed.add(sighting.ref)
+                unanswered += isinstance(error, Unanswered)
+                if unanswered == _PATIENCE:
+                    budget.exhaust()
+                self._fail(watched, sighting.ref, error)
+                errors += 1
+        watched.visited = None
+        return errors, owed
+
+    def _fail(self, watched: Watched, ref: str, error: Exception) -> None:
+        """What is wrong with an item is told once, until it is well again."""
+        reason = "a delivery of it is under way" if isinstance(error, DeliveryRuns) else explain(error)
+        if isinstance(error, Unanswered):
+            watched.troubled.add(ref)
+        if watched.item_errors.get(ref) != reason:
+            self._tell(Note("item.failed", {"ref": ref, "source": watched.source.name, "reason": reason}))
+        watched.item_errors[ref] = reason
+
+    async def _visit(self, watched: Watched, sighting: Sighting, owed: set[str], budget: Budget) -> bool:
+        """False if there was nothing to do for this item."""
+        ref = sighting.ref
+        ledger = self._ledgers.get(ref)
+        if ledger is not None and sighting.item is not None and ledger.id not in ("", sighting.item.id):
+            raise self._ledgers.hold(ref, f"it is of another item ('{ledger.id}', not '{sighting.item.id}')")
+        if _is_quiet(ledger, sighting, ref in owed):
+            return False
+        view = self._view(ledger, sighting)
+        if wants_thread(ledger, view, watched.rules, owed=ref in owed):
+            if not budget.take(is_first=ledger is None):
+                owed.add(ref)
+                return False
+            thread = await watched.source.thread(ref)
+            if thread.item is None and sighting.presence is Presence.LISTED:
+                owed.add(ref)
+                return True
+            ledger = self._ledgers.get(ref)  # an outcome may have been recorded meanwhile
+            view = self._view(ledger, sighting)
+            view = replace(view, item=thread.item or view.item, thread=thread.entries)
+        self._outbox.commit(decide(ledger, view, watched.rules))
+        if view.thread is not None:
+            owed.discard(ref)
+        self._dispatcher.offer(ref)
+        return True
+
+    def _view(self, ledger: Ledger | None, sighting: Sighting) -> View:
+        spawn = None if ledger is None else ledger.poll.pending.get(ledger.spawn_key)
+        return View(
+            ref=sighting.ref,
+            presence=sighting.presence,
+            item=sighting.item,
+            reason=sighting.reason,
+            detail=sighting.detail,
+            rows=sighting.rows,
+            running=self._dispatcher.running(sighting.ref),
+            due=spawn is not None and self._outbox.is_due(spawn),
+        )
+
+    def _owed(self, watched: Watched, listing: Listing) -> set[str]:
+        """The items whose thread has to be read before rows count; none that ended and is not listed."""
+        here = {sighting.ref for sighting in listing.sightings}
+        held = self._ledgers.held()
+        owed = {ref for ref in watched.cursor.owed if ref in here or ref in held or self._may_be_listed(ref, listing)}
+        if watched.cursor.value is None:
+            owed |= here
+        owed |= {ref for ref in held if watched.source.owns(ref)}
+        return owed | {sighting.ref for sighting in listing.sightings if sighting.is_owed}
+
+    def _may_be_listed(self, ref: str, listing: Listing) -> bool:
+        """True for an item that is not known to be over, though this poll does not show it."""
+        try:
+            ledger = self._ledgers.get(ref)
+        except (HeldItem, OSError):
+            return True
+        return bool(listing.faults) if ledger is None else ledger.poll.phase.is_open
+
+
+class _Turn:
+    """Lets others run between two items: after one that was worked on, and now and then among quiet ones."""
+
+    def __init__(self) -> None:
+        self.worked = True
+        self._since_s = time.perf_counter()
+
+    async def is_others(self) -> None:
+        if self.worked or time.perf_counter() - self._since_s > _AT_ONCE_S:
+            await asyncio.sleep(0)
+            self._since_s = time.perf_counter()
+        self.worked = True
+
+
+def _is_quiet(ledger: Ledger | None, sighting: Sighting, is_owed: bool) -> bool:  # noqa: FBT001
+    """True for a listed item whose session is live and of which there is no news: most of them, most of the time."""
+    if ledger is None or is_owed or sighting.rows or sighting.presence is not Presence.LISTED:
+        return False
+    poll = ledger.poll
+    if poll.away or poll.behind:
+        return False
+    spawn = poll.pending.get(ledger.spawn_key)
+    return poll.phase is Phase.LIVE or (spawn is not None and spawn.state is Standing.QUEUED)
