@@ -13,7 +13,7 @@ import pytest
 from support.clock import NOON
 from support.inbox import LAST_YEAR, ME, NEXT_CENTURY, Inbox, ids, refs, rows, told
 from the_loop.core.model import Presence
-from the_loop.sources.base import Thread
+from the_loop.sources.base import SourceError, Thread
 
 
 @pytest.fixture
@@ -358,3 +358,135 @@ def test_author_is_the_owner_of_the_file(inbox: Inbox) -> None:
     (row,) = rows(inbox.poll())
 
     assert row.author == ("nobody" if os.geteuid() == 0 else ME)
+
+
+class NameService:
+    """Stands in for `pwd.getpwuid`: names by uid, and the questions it was asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, names: dict[int, str]) -> None:
+        self.names = names
+        self.asked: list[int] = []
+        monkeypatch.setattr("the_loop.sources.textfiles.pwd.getpwuid", self._answer)
+
+    def _answer(self, uid: int) -> pwd.struct_passwd:
+        self.asked.append(uid)
+        if uid not in self.names:
+            raise KeyError(f"getpwuid(): uid not found: {uid}")  # what a name service that is down looks like
+        return pwd.struct_passwd((self.names[uid], "x", uid, uid, "", "/", "/bin/sh"))
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known item", "new item"])
+def test_file_written_while_the_name_service_is_out_is_read_later_and_told(
+    inbox: Inbox, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    inbox.write("one/item.md")
+    if known:
+        inbox.poll()
+    service = NameService(monkeypatch, {})
+    inbox.write("one/a.txt", "do it")
+
+    without = [inbox.poll() for _ in range(3)]
+    service.names = {os.geteuid(): ME}
+    (sighting,) = inbox.poll().sightings
+
+    uid = os.geteuid()
+    cause = f"its owner, uid {uid}, has no user name now, see `getent passwd {uid}`"
+    fault = f"cannot read '{inbox.path}/one': {cause}"
+    assert [refs(listing) for listing in without] == [[]] * 3
+    assert [list(map(str, listing.faults)) for listing in without] == [[fault]] * 3
+    assert sighting.item is not None
+    assert sighting.item.author == ME
+    assert [(row.id, row.author) for row in sighting.rows] == [("a.txt", ME)]
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="to give a file away takes root")
+
+
+@needs_root
+def test_file_whose_owner_cannot_be_named_waits_alone_and_is_neither_gone_nor_an_answer(
+    inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = NameService(monkeypatch, {0: ME})
+    inbox.write("one/item.md")
+    inbox.write("one/old.txt", "old")
+    inbox.poll()
+    os.chown(inbox.write("one/a.txt", "by another"), 4711, -1)
+    inbox.write("one/b.txt", "mine")
+    os.chown(inbox.path / "one/old.txt", 4711, -1)
+
+    listing = inbox.poll()
+
+    assert [(row.id, row.author) for row in rows(listing)] == [("b.txt", ME)]
+    (fault,) = listing.faults
+    assert str(fault).startswith(f"cannot read '{inbox.path}/one/a.txt': its owner, uid 4711, has no user name now")
+    with pytest.raises(SourceError, match="uid 4711"):
+        inbox.thread()
+
+    inbox.poll()
+    service.names[4711] = "late"
+    listing = inbox.poll()
+
+    assert ([(row.id, row.author, row.renamed_from) for row in rows(listing)], listing.faults) == (
+        [("a.txt", "late", ())],
+        [],
+    )
+    assert ids(inbox.thread().entries) == ["a.txt", "b.txt", "old.txt"]
+
+
+@needs_root
+def test_new_folder_with_a_file_whose_owner_cannot_be_named_waits_as_a_whole(
+    inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its body is chosen once: not before all of its files are known."""
+    service = NameService(monkeypatch, {0: ME})
+    os.chown(inbox.write("one/item.md", "the body"), 4711, -1)
+    inbox.write("one/a.txt")
+
+    assert (refs(inbox.poll()), len(inbox.poll().faults)) == ([], 1)
+    service.names[4711] = "late"
+    (sighting,) = inbox.poll().sightings
+
+    assert sighting.item is not None
+    assert (sighting.item.author, sighting.item.url.rpartition("/")[2]) == ("late", "item.md")
+
+
+def test_uid_that_was_given_to_another_account_has_the_new_name_at_once(
+    inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = NameService(monkeypatch, {os.geteuid(): ME})
+    inbox.write("one/item.md")
+    inbox.poll()
+    service.names[os.geteuid()] = "newcomer"
+    inbox.write("one/a.txt")
+
+    (row,) = rows(inbox.poll())
+
+    assert row.author is None  # the folder is not an authorised user's any more
+
+
+def test_each_owner_is_looked_up_once_in_a_poll(inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in range(20):
+        for file in range(5):
+            inbox.write(f"{folder}/{file}.txt")
+    service = NameService(monkeypatch, {os.geteuid(): ME})
+
+    inbox.poll()
+    inbox.thread("3")
+    assert service.asked == [os.geteuid()]
+    inbox.poll()
+    assert service.asked == [os.geteuid()] * 2
+
+
+@pytest.mark.parametrize("names", [{}, {os.geteuid(): "has-a-name"}], ids=["without a name", "with a name"])
+def test_user_that_is_authorised_by_the_uid_is_called_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: dict[int, str]
+) -> None:
+    uid = str(os.geteuid())
+    inbox = Inbox(tmp_path, authorized=frozenset({uid}))
+    NameService(monkeypatch, names)
+    inbox.write("one/item.md")
+
+    (sighting,) = inbox.poll().sightings
+
+    assert sighting.item is not None
+    assert sighting.item.author == uid

@@ -23,7 +23,7 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from the_loop.core.model import Entry, Kind, Note, Presence, WorkItem, clean, explain, timestamp
 from the_loop.sources.base import Known, Listing, Sighting, SourceError, Thread
-from the_loop.sources.textfiles import NO_TEXT, File, Text, encode_name, is_temporary, owner, read_text, unquote_name
+from the_loop.sources.textfiles import NO_TEXT, File, Owners, Text, encode_name, is_temporary, read_text, unquote_name
 
 _BODY: Final = "item.md"
 _REMEMBERED: Final = 2  # polls for which a file that is gone is remembered, to detect a rename
@@ -37,6 +37,7 @@ class _Folder:
     files: dict[str, File] = field(default_factory=dict)
     settling: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
+    unnamed: dict[str, int] = field(default_factory=dict)  # files that wait until their owner, a uid, can be named
     problem: str = ""  # why it cannot be read; then it is neither listed nor missing
 
 
@@ -64,6 +65,7 @@ class DirectorySource:
         self._now = now
         self._prefix = f"directory:{encode_name(os.fsencode(name))}/"
         self._bodies: dict[str, str] = {}  # by ref: the file that was chosen as body in the initial sync
+        self._owners = Owners(authorized)
         self._seen_since: dict[Path, tuple[tuple[int, int, int, int], float]] = {}
 
     def owns(self, ref: str) -> bool:
@@ -73,6 +75,7 @@ class DirectorySource:
         if cursor is None and not known and self._is_ours:
             with contextlib.suppress(OSError):
                 self._path.mkdir(mode=0o700, exist_ok=True)
+        self._owners = Owners(self._authorized)
         old = cursor or {}
         inbox = self._identity()
         folders = self._scan()
@@ -90,6 +93,8 @@ class DirectorySource:
         for name, folder in sorted(folders.items()):
             sighting = self._sight(name, folder, known)
             before = _object(_object(old.get("folders")).get(name))
+            if folder.unnamed:
+                faults.append(self._unnamed_fault(name, folder))
             if folder.problem:
                 faults.append(SourceError(f"cannot read '{self._folder_path(name)}': {folder.problem}"))
                 new["folders"][name] = before
@@ -108,6 +113,8 @@ class DirectorySource:
         folder = self._scan_folder(self._folder_path(name))
         if folder is not None and folder.problem:
             raise SourceError(f"cannot read '{self._folder_path(name)}': {folder.problem}")
+        if folder is not None and folder.unnamed:
+            raise self._unnamed_fault(name, folder)  # what is missing in a thread counts as deleted
         item = self._item(name, folder, self._bodies.get(ref, "")) if folder is not None else None
         if folder is None or item is None:
             return Thread(None, ())
@@ -141,7 +148,10 @@ class DirectorySource:
         """The files of one folder, or why they cannot be read; None if the folder is gone."""
         folder = _Folder()
         try:
-            trusted = self._is_trusted(path.lstat())
+            found = path.lstat()
+            trusted = self._is_trusted(found)
+            if trusted is None:
+                return _Folder(problem=_unnamed(found.st_uid))
             with os.scandir(os.fsencode(path)) as entries:
                 for entry in entries:
                     with contextlib.suppress(FileNotFoundError):
@@ -165,7 +175,12 @@ class DirectorySource:
         if not self._is_settled(here, signature):
             folder.settling.append(name)
             return
-        author = owner(found) if is_trusted and found.st_nlink == 1 and not found.st_mode & 0o022 else None
+        author = None
+        if is_trusted and found.st_nlink == 1 and not found.st_mode & 0o022:
+            author = self._owners.name(found.st_uid)
+            if author is None:
+                folder.unnamed[name] = found.st_uid
+                return
         folder.files[name] = File(here, name, signature, author, found.st_mtime)
 
     def _is_settled(self, path: Path, signature: tuple[int, int, int, int]) -> bool:
@@ -186,16 +201,23 @@ class DirectorySource:
             one.is_open and ref not in here for ref, one in known.items()
         )
 
-    def _is_trusted(self, folder: os.stat_result) -> bool:
-        """True if only an authorised user can have put a file into this folder."""
-        return not folder.st_mode & 0o022 and owner(folder) in self._authorized
+    def _is_trusted(self, folder: os.stat_result) -> bool | None:
+        """True if only an authorised user can have put a file into this folder; None if that cannot be found out."""
+        if folder.st_mode & 0o022:
+            return False
+        owner = self._owners.name(folder.st_uid)
+        return None if owner is None else owner in self._authorized
+
+    def _unnamed_fault(self, name: str, folder: _Folder) -> SourceError:
+        file, uid = min(folder.unnamed.items())
+        return SourceError(f"cannot read '{self._folder_path(name) / unquote_name(file)}': {_unnamed(uid)}")
 
     # --- interpretation ---
 
     def _sight(self, name: str, folder: _Folder, known: Mapping[str, Known]) -> WorkItem | None:
-        """The item of a folder; None while it has no files, or if it is new and some of its files are settling."""
+        """The item of a folder; None while it has no files, or if it is new and some of its files are not complete."""
         one = known.get(self._ref(name))
-        if one is None and (folder.settling or not folder.files):
+        if one is None and (folder.settling or folder.unnamed or not folder.files):
             return None
         return self._item(name, folder, _name_in(one.url) if one else "")
 
@@ -222,9 +244,10 @@ class DirectorySource:
         """The new rows of a folder, its new part of the cursor, and the edits and ignored files to log."""
         old = {key: value for key, value in _object(before.get("files")).items() if isinstance(value, list)}
         missed = {key: _missed(value) for key, value in old.items() if key not in folder.files}
-        gone = _gone(old, {key: polls for key, polls in missed.items() if key not in folder.settling})
+        there = {*folder.settling, *folder.unnamed}  # not complete, and not gone either
+        gone = _gone(old, {key: polls for key, polls in missed.items() if key not in there})
         files: dict[str, Any] = {
-            key: [*value[:2], missed[key] + 1] if key in missed and key not in folder.settling else value[:2]
+            key: [*value[:2], missed[key] + 1] if key in missed and key not in there else value[:2]
             for key, value in old.items()
             if missed.get(key, 0) < _REMEMBERED
         }
@@ -275,6 +298,10 @@ class DirectorySource:
 
     def _folder_path(self, name: str) -> Path:
         return self._path / unquote_name(name)
+
+
+def _unnamed(uid: int) -> str:
+    return f"its owner, uid {uid}, has no user name now, see `getent passwd {uid}`"
 
 
 def _gone(old: Mapping[str, list[Any]], missed: Mapping[str, int]) -> dict[str, list[str]]:

@@ -6,7 +6,6 @@ import hashlib
 import os
 import pwd
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote_from_bytes, unquote_to_bytes
@@ -80,14 +79,29 @@ def read_text(file: File | None) -> Text | None:
     return Text(clean(content.decode("utf-8", "replace")), digest, truncated=False)
 
 
-def owner(found: os.stat_result) -> str:
-    """The user name of a file's owner; the uid as text if it has none."""
-    return _user_name(found.st_uid)
+class Owners:
+    """The user names of files' owners, each uid looked up once: to be made anew for every poll.
 
+    A look-up that fails does not tell "has no name" from "the name service does not answer", so neither a name nor a
+    failure may be kept: a uid can be given to another account, and the service comes back.
+    """
 
-@lru_cache
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+    def __init__(self, authorized: frozenset[str]) -> None:
+        """`authorized` may name a user by the uid."""
+        self._authorized = authorized
+        self._names: dict[int, str | None] = {}
+
+    def name(self, uid: int) -> str | None:
+        """The user name; the uid as text if that is what is authorised; None if it cannot be found out now."""
+        if uid not in self._names:
+            self._names[uid] = self._look_up(uid)
+        return self._names[uid]
+
+    def _look_up(self, uid: int) -> str | None:
+        try:
+            name = pwd.getpwuid(uid).pw_name
+        except (KeyError, OSError):
+            name = None
+        if name not in self._authorized and str(uid) in self._authorized:
+            return str(uid)
+        return name
