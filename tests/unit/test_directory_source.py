@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pwd
 import socket
@@ -14,6 +15,8 @@ from support.clock import NOON
 from support.inbox import LAST_YEAR, ME, NEXT_CENTURY, Inbox, ids, refs, rows, told
 from the_loop.core.model import Presence
 from the_loop.sources.base import SourceError, Thread
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="to give a file away takes root")
 
 
 @pytest.fixture
@@ -185,6 +188,82 @@ def test_same_words_long_after_a_file_was_deleted_are_new_words(inbox: Inbox) ->
     (row,) = rows(inbox.poll())
 
     assert (row.id, bool(row.renamed_from)) == ("b.txt", False)
+
+
+def correct_and_rename(path: Path) -> None:
+    path.chmod(0o644)
+    path.rename(path.with_name("b.txt"))
+
+
+def write_again_under_another_name(path: Path) -> None:
+    path.unlink()
+    again = path.with_name("b.txt")
+    again.write_text("yes")
+    again.chmod(0o644)
+
+
+@pytest.mark.parametrize("mend", [correct_and_rename, write_again_under_another_name], ids=lambda mend: mend.__name__)
+@pytest.mark.parametrize("looks_between", [0, 1], ids=["at once", "corrected before"])
+def test_file_without_an_author_has_no_renames(inbox: Inbox, mend: Callable[[Path], None], looks_between: int) -> None:
+    """It was dropped, not delivered: with the right mode under a new name it is new."""
+    inbox.write("one/item.md")
+    inbox.poll()
+    path = inbox.write("one/a.txt", "yes")
+    path.chmod(0o664)
+    (dropped,) = rows(inbox.poll())
+    for _ in range(looks_between):
+        path.chmod(0o644)
+        assert rows(inbox.poll()) == []
+
+    mend(path)
+    (row,) = rows(inbox.poll())
+
+    assert (dropped.author, row.id, row.author, row.renamed_from) == (None, "b.txt", ME, ())
+
+
+def test_renamed_file_is_told_apart_however_often(inbox: Inbox) -> None:
+    inbox.write("one/item.md")
+    inbox.write("one/a.txt", "yes")
+    inbox.poll()
+    found = []
+    for name, next_name in itertools.pairwise("abcd"):
+        (inbox.path / f"one/{name}.txt").rename(inbox.path / f"one/{next_name}.txt")
+        found += rows(inbox.poll())
+
+    assert [(row.id, row.renamed_from[-1]) for row in found] == [
+        ("b.txt", "comment:a.txt"),
+        ("c.txt", "comment:b.txt"),
+        ("d.txt", "comment:c.txt"),
+    ]
+
+
+@needs_root
+def test_same_words_of_another_person_are_new_words(inbox: Inbox) -> None:
+    inbox.write("one/item.md")
+    inbox.write("one/a.txt", "yes")
+    inbox.poll()
+    (inbox.path / "one/a.txt").unlink()
+    os.chown(inbox.write("one/b.txt", "yes"), pwd.getpwnam("nobody").pw_uid, -1)
+
+    (row,) = rows(inbox.poll())
+
+    assert (row.author, row.renamed_from) == ("nobody", ())
+
+
+def test_cursor_without_authors_is_not_a_fault(inbox: Inbox) -> None:
+    inbox.write("one/item.md")
+    inbox.write("one/a.txt", "yes")
+    inbox.poll()
+    files = inbox.cursor["folders"]["one"]["files"]
+    files["a.txt"] = files["a.txt"][:2]
+    assert rows(inbox.poll()) == []
+
+    (inbox.path / "one/a.txt").rename(inbox.path / "one/b.txt")
+    inbox.poll()
+    (inbox.path / "one/b.txt").rename(inbox.path / "one/c.txt")
+
+    (row,) = rows(inbox.poll())
+    assert row.renamed_from == ("comment:b.txt",)
 
 
 def test_other_content_under_a_known_name_is_an_edit_told_once(inbox: Inbox) -> None:
@@ -397,9 +476,6 @@ def test_file_written_while_the_name_service_is_out_is_read_later_and_told(
     assert sighting.item is not None
     assert sighting.item.author == ME
     assert [(row.id, row.author) for row in sighting.rows] == [("a.txt", ME)]
-
-
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="to give a file away takes root")
 
 
 @needs_root

@@ -156,3 +156,22 @@ async def test_folder_that_was_removed_is_closed_and_starts_again_when_it_is_bac
         ("close:1", "deleted"),
         ("spawn:2", None),
     ]
+
+
+@in_loop
+async def test_file_that_was_dropped_for_its_mode_is_delivered_under_a_new_name(tmp_path: Path) -> None:
+    runner, root = FakeRunner(), new_root(tmp_path / "state")
+    inbox = Inbox(tmp_path / "inbox")
+    inbox.path.mkdir()
+    inbox.write("one/item.md", "the body")
+    life = Life(root, runner, inbox.source, rules=make.rules(ME, folds_case=False))
+    await life.cycle()
+    inbox.write("one/a.txt", "do it").chmod(0o664)
+    await life.cycle()
+
+    (inbox.path / "one/a.txt").unlink()
+    inbox.write("one/b.txt", "do it")
+    for _ in range(3):
+        await life.cycle()
+
+    assert [payload["body"] for payload in runner.got] == ["the body", "do it"]

@@ -86,7 +86,7 @@ class Entry:
     created_at: str  # ISO 8601 UTC
     truncated: bool = False  # the body was over ENTRY_LIMIT bytes and left out
     about: Mapping[str, str | int] = field(default_factory=dict)  # the verdict of a review, the place of a comment
-    renamed_from: tuple[str, ...] = ()  # former keys of the same content
+    renamed_from: tuple[str, ...] = ()  # former keys of the same content by the same author, who could speak then
 
     @property
     def key(self) -> str:

@@ -2,10 +2,12 @@
 
 A file counts once it is complete: not hidden or temporary, and unchanged for `settle_s` seconds. If a file is still
 settling, a poll waits once for `settle_s` and scans again. Names are identities: the same content under a new name
-is a rename, other content under a known name an edit; neither is delivered. Rule: contract R9.
+is a rename, other content under a known name an edit; neither is delivered. Rule: contract R9. A file that was not
+for us, because its author was not authorised when it was first read, has no renames: it was not delivered.
 
-Cursor: ``{"inbox": "<device>:<inode>", "folders": {name: {"files": {name: [signature, hash, polls gone]},
-"ignored": [name]}}, "missing": {ref: epoch seconds}}``. Names of folders and files are encoded by `encode_name`.
+Cursor: ``{"inbox": "<device>:<inode>", "folders": {name: {"files": {name: [signature, hash, polls gone, author]},
+"ignored": [name]}}, "missing": {ref: epoch seconds}}``. Names of folders and files are encoded by `encode_name`;
+`author` is null for one who was not authorised.
 """
 
 from __future__ import annotations
@@ -208,6 +210,9 @@ class DirectorySource:
         owner = self._owners.name(folder.st_uid)
         return None if owner is None else owner in self._authorized
 
+    def _may_speak(self, file: File) -> bool:
+        return file.author in self._authorized
+
     def _unnamed_fault(self, name: str, folder: _Folder) -> SourceError:
         file, uid = min(folder.unnamed.items())
         return SourceError(f"cannot read '{self._folder_path(name) / unquote_name(file)}': {_unnamed(uid)}")
@@ -247,7 +252,7 @@ class DirectorySource:
         there = {*folder.settling, *folder.unnamed}  # not complete, and not gone either
         gone = _gone(old, {key: polls for key, polls in missed.items() if key not in there})
         files: dict[str, Any] = {
-            key: [*value[:2], missed[key] + 1] if key in missed and key not in there else value[:2]
+            key: [*value[:2], missed[key] + 1 if key in missed and key not in there else 0, *value[3:]]
             for key, value in old.items()
             if missed.get(key, 0) < _REMEMBERED
         }
@@ -259,14 +264,15 @@ class DirectorySource:
             text = read_text(file)
             if text is None:
                 continue  # changed or removed while it was read
-            files[file.name] = [list(file.signature), text.digest]
+            spoke = old[file.name][3:] if file.name in old else [file.author if self._may_speak(file) else None]
+            files[file.name] = [list(file.signature), text.digest, 0, *spoke]
             if digest is not None:
                 if digest != text.digest:
                     notes.append(
                         Note("poll.edited", {"ref": item.ref, "key": f"comment:{file.name}", "reason": "edited"})
                     )
             elif file.name != _name_in(item.url):
-                rows.append(_as_entry(file, text, renamed_from=tuple(gone.get(text.digest, ()))))
+                rows.append(_as_entry(file, text, renamed_from=gone.get((text.digest, file.author), ())))
         ignored = _object(before).get("ignored", [])
         for name in folder.ignored:
             if name not in ignored:
@@ -304,12 +310,14 @@ def _unnamed(uid: int) -> str:
     return f"its owner, uid {uid}, has no user name now, see `getent passwd {uid}`"
 
 
-def _gone(old: Mapping[str, list[Any]], missed: Mapping[str, int]) -> dict[str, list[str]]:
-    """By hash: the keys of files that are gone. One poll longer, since the new name of one may have been settling."""
-    gone: dict[str, list[str]] = {}
+def _gone(old: Mapping[str, list[Any]], missed: Mapping[str, int]) -> dict[tuple[str, str | None], tuple[str, ...]]:
+    """By hash and author: the keys of files that are gone. One poll longer, since a new name may have been settling."""
+    gone: dict[tuple[str, str | None], tuple[str, ...]] = {}
     for name, polls in missed.items():
-        if polls < _REMEMBERED:
-            gone.setdefault(old[name][1], []).append(f"{Kind.COMMENT}:{name}")
+        author = old[name][3] if len(old[name]) > 3 else None
+        if polls < _REMEMBERED and author is not None:
+            place = (old[name][1], author)
+            gone[place] = (*gone.get(place, ()), f"{Kind.COMMENT}:{name}")
     return gone
 
 
