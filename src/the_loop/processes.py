@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,23 @@ def identity_of(pid: int) -> Identity | None:
         return None
     fields = stat[stat.rindex(b")") + 2 :].split()  # the name may contain blanks and brackets
     return Identity(pid, int(fields[19]))
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """What a process was executed with. `directory`: its working directory now."""
+
+    argv: tuple[str, ...]
+    environ: Mapping[str, str]
+    directory: Path
+
+
+def execution_of(pid: int) -> Execution:
+    """How the process `pid` was executed. Raises OSError: it is gone, or another user's."""
+    folder = Path(f"/proc/{pid}")
+    argv = (folder / "cmdline").read_bytes().split(b"\0")[:-1]
+    environ = (os.fsdecode(pair).partition("=")[::2] for pair in (folder / "environ").read_bytes().split(b"\0") if pair)
+    return Execution(tuple(map(os.fsdecode, argv)), dict(environ), (folder / "cwd").readlink())
 
 
 def own_identity() -> Identity:

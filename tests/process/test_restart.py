@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
+import os
 from pathlib import Path
 
 import pytest
 
-from support.poller import Box
+from support.poller import COMMAND, Box
 
 pytestmark = pytest.mark.slow
 
@@ -41,15 +41,35 @@ def _environ(pid: int) -> list[bytes]:
     return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
 
 
-def test_restart_when_the_configuration_broke_meanwhile_then_no_success_is_claimed(box: Box) -> None:
-    poller = box.start()
-    box.write_config("polling: [")
+@pytest.mark.parametrize("named", ["by an option", "by a relative path", "by the environment", "by its place"])
+def test_restart_when_the_configuration_is_broken_then_refused_and_the_poller_goes_on(
+    box: Box, tmp_path: Path, named: str
+) -> None:
+    """The file is the one that the poller would load, whatever the caller's own is."""
+    file = tmp_path / "poller" / "the-loop" / "config.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(box.config.read_bytes())
+    start = f"exec {COMMAND} --config nowhere poll start --state-root {box.root}"
+    relative = os.path.relpath(file, box.folder)
+    commands = {
+        "by an option": f"{start} --config={file}",
+        "by a relative path": f"{start} --config {relative}",
+        "by the environment": f"THE_LOOP_CONFIG={relative} {start.replace('--config nowhere', '')}",
+        "by its place": f"XDG_CONFIG_HOME={tmp_path / 'poller'} {start.replace('--config nowhere', '')}",
+    }
+    poller = box.start(before=["sh", "-c", commands[named]])
+    file.write_text("polling: {intervalSeconds: soon}")
+    before = box.events("poller.started")
 
     done = box.run("poll", "restart", "--timeout", "10")
 
-    assert done.code in (1, 4)
-    assert poller.wait() == 78
-    assert re.search(r"did not start again|cannot use", done.err)
+    assert (done.code, poller.is_alive) == (78, True)
+    assert f"not restarted, pid {poller.pid} goes on: cannot use configuration '" in done.err
+    assert "polling.intervalSeconds: " in done.err
+    file.write_bytes(box.config.read_bytes())
+    assert box.run("poll", "restart").code == 0
+    assert len(box.events("poller.started")) == len(before) + 1
+    assert poller.stop() == 0
 
 
 def test_restart_ten_times_when_events_keep_coming_then_everything_once(box: Box) -> None:

@@ -11,7 +11,11 @@ import pytest
 
 from support.locks import CLAIM
 from support.processes import python, wait_until
-from support.systemctl import CANCELED, MINE, NO_BUS, REFUSED, SYSTEM, Ctl, holding, record
+from support.systemctl import CANCELED, MINE, NO_BUS, REFUSED, SYSTEM, Ctl, holding, record, scratch_root
+from the_loop.cli.common import NotChecked
+from the_loop.config import ConfigError, Fault
+from the_loop.core.model import LoopError
+from the_loop.processes import Identity
 from the_loop.state import StateRoot
 from the_loop.subprocesses import run_blocking
 from the_loop.supervision.stopping import Code, Result, restart, stop
@@ -203,6 +207,29 @@ def test_restart_when_a_unit_runs_it_then_its_manager_does_it(root: StateRoot, c
 
         assert result == Result(Code.DONE, f"restarted as pid {second.pid}")
     assert ctl.calls("restart")[0].argv[-3:] == ["restart", "--", "the-loop-poll.service"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(ConfigError("c.yaml", [Fault("a", "b")]), 78), (NotChecked("cannot find out"), 4)], ids=str
+)
+@pytest.mark.parametrize("unit", [None, MINE], ids=["a plain process", "a unit"])
+def test_restart_when_it_would_not_start_again_then_it_goes_on(
+    root: StateRoot, ctl: Ctl, error: LoopError, code: int, unit: Unit | None
+) -> None:
+    ctl.belongs(unit)
+
+    def refuse(_: Identity) -> None:
+        raise error
+
+    with holding(root) as holder:
+        ctl.is_("active", "running", holder.pid)
+
+        result = restart(root, CLAIM, 3, refuse)
+
+        assert (result.code, is_alive(holder)) == (code, True)
+        assert f"not restarted, pid {holder.pid} goes on: {error}" in result.message
+        assert ("systemctl --user restart" in result.message) == (unit is not None)
+    assert ctl.calls("restart") == []
 
 
 WAITER: Final = """

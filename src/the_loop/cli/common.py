@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -16,6 +16,7 @@ from the_loop.cli.help import CONFIG_HELP, DEBUG_HELP, STATE_ROOT_HELP, VERBOSE_
 from the_loop.config import ConfigError, Loaded
 from the_loop.config_file import find_file, load, peek_root
 from the_loop.core.model import LoopError
+from the_loop.processes import Identity, execution_of
 from the_loop.state import StateRoot
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -76,6 +77,33 @@ def with_options(command: F) -> F:
         return command(options, **own)
 
     return wrapped  # type: ignore[return-value]
+
+
+class NotChecked(LoopError):
+    """The configuration of a running poller could not be found."""
+
+    exit_code = 4
+
+
+def check_configuration_of(holder: Identity) -> None:
+    """Load the configuration that this poller would load if it were executed again. Raises ConfigError, NotChecked."""
+    try:
+        then = execution_of(holder.pid)
+    except OSError as error:
+        raise NotChecked(f"cannot find out which configuration pid {holder.pid} uses: {error.strerror}") from error
+    file = find_file(_config_option(then.argv), then.environ)
+    load(then.directory / file if file is not None else None)
+
+
+def _config_option(argv: Sequence[str]) -> str | None:
+    """The value of `--config` on a command line, as `with_options` takes it: the last one counts."""
+    found = None
+    for index, word in enumerate(argv):
+        if word == "--config" and index + 1 < len(argv):
+            found = argv[index + 1]
+        elif word.startswith("--config="):
+            found = word.partition("=")[2]
+    return found
 
 
 def must_exist(root: StateRoot) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from the_loop.cli.common import Options, with_options
+from the_loop.cli.common import Options, check_configuration_of, with_options
 from the_loop.core.model import epoch, span
 from the_loop.lock import Probe, Sight, look
 from the_loop.state import PIDFILE, StateRoot
@@ -101,11 +101,12 @@ def restart(options: Options, *, timeout_s: float) -> None:
     """Restart the running poller and wait for the new start.
 
     A unit is restarted by its service manager. A plain process executes the
-    program again, with the same pid, arguments and environment.
+    program again, with the same pid, arguments and environment. If the
+    configuration that it would load is not valid, it is left running.
     """
     from the_loop.supervision import stopping
 
-    _tell(stopping.restart(options.root(), PIDFILE, timeout_s))
+    _tell(stopping.restart(options.root(), PIDFILE, timeout_s, check_configuration_of))
 
 
 @command.command()

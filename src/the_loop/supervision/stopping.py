@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -43,6 +44,7 @@ class Code(IntEnum):
     FAILED = 1
     NOTHING_RUNS = 3
     STILL_THERE = 4
+    MISCONFIGURED = 78
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +93,13 @@ def _look_for_holder(root: StateRoot, pidfile: str, until: float, sight: Sight) 
     return sight
 
 
-def restart(root: StateRoot, pidfile: str, timeout_s: float) -> Result:
-    """Restart the running poller; return when the new start holds the lock, at the latest after `timeout_s`."""
+def restart(
+    root: StateRoot, pidfile: str, timeout_s: float, check: Callable[[Identity], None] = lambda _: None
+) -> Result:
+    """Restart the running poller; return when the new start holds the lock, at the latest after `timeout_s`.
+
+    `check` raises LoopError if this process, executed again, would not start: then it is left running.
+    """
     until = time.monotonic() + timeout_s
     sight = look(root.path, pidfile)
     while not (sight.verified and sight.holder):
@@ -108,6 +115,12 @@ def restart(root: StateRoot, pidfile: str, timeout_s: float) -> Result:
     is_main = runs(unit, sight.holder, _left(until)) if unit is not None else False
     if refusal := _refusal(sight) or (_unit_refusal(unit, is_main=is_main) if unit is not None else ""):
         return Result(Code.STILL_THERE, refusal)
+    try:
+        check(sight.holder)
+    except LoopError as error:
+        by_force = f"; `{unit.command('restart')}` restarts it anyway" if unit is not None and is_main else ""
+        code = Code.MISCONFIGURED if error.exit_code == Code.MISCONFIGURED else Code.STILL_THERE
+        return Result(code, f"not restarted, pid {sight.holder.pid} goes on: {error}{by_force}")
     if unit is not None and is_main:
         finished = systemctl(unit, "restart", "--", unit.name, limit_s=max(1.0, until - time.monotonic()))
         if not finished.is_good:
