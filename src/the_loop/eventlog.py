@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import shlex
+import stat
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -167,7 +168,7 @@ class JsonLog:
     def write(self, event: Mapping[str, Any]) -> None:
         if self._path is None:
             return
-        rotate(self._path)
+        _rotate_closed(self._path)
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             os.fchmod(descriptor, 0o600)
@@ -206,10 +207,75 @@ class Teller:
 
 
 def rotate(path: Path) -> None:
-    """Rename a log of more than LOG_LIMIT bytes to `.1`. Raises OSError."""
-    with contextlib.suppress(FileNotFoundError):
-        if path.stat().st_size > LOG_LIMIT:
-            path.rename(path.with_name(f"{path.name}.1"))
+    """Move the content of a log of more than LOG_LIMIT bytes to `.1`, for programs that keep the log open.
+
+    The last LOG_LIMIT bytes are copied and the log is emptied in place, so that a program that appends to it goes on
+    in the empty log: neither file grows without limit, however long it runs. What it writes in the instant between
+    the two is lost. Does not raise: a log that cannot be rotated goes on growing, and that is said once on stderr.
+    """
+    with _said_once(path):
+        _copy_and_empty(path)
+
+
+def _rotate_closed(path: Path) -> None:
+    """Rename a log of more than LOG_LIMIT bytes that no program keeps open to `.1`. Does not raise, as `rotate`."""
+    size = 0
+    with contextlib.suppress(OSError):  # then it cannot be opened either, and that is an error
+        size = path.stat().st_size
+    if size > LOG_LIMIT:
+        with _said_once(path):
+            path.rename(_older(path))
+
+
+_UNROTATED: Final[set[Path]] = set()  # logs whose rotation failed last time, which was said
+
+
+@contextlib.contextmanager
+def _said_once(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if path not in _UNROTATED:
+            say(f"the-loop: cannot rotate '{path}': {error.strerror or error}, it goes on growing")
+        _UNROTATED.add(path)
+    else:
+        _UNROTATED.discard(path)
+
+
+def _copy_and_empty(path: Path) -> None:
+    try:
+        log = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        found = os.fstat(log)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        if found.st_size > LOG_LIMIT:
+            _copy(log, found.st_size - LOG_LIMIT, _older(path))
+            os.ftruncate(log, 0)
+    finally:
+        os.close(log)
+
+
+def _copy(log: int, start: int, target: Path) -> None:
+    """Replace `target` by the content of `log` from `start` on, at most 2 * LOG_LIMIT bytes of it."""
+    beside = target.with_name(f".{target.name}.tmp")
+    copy = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        at = start
+        while at < start + 2 * LOG_LIMIT and (count := os.sendfile(copy, log, at, LOG_LIMIT)):
+            at += count
+        beside.rename(target)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(copy)
+
+
+def _older(path: Path) -> Path:
+    return path.with_name(f"{path.name}.1")
 
 
 def read_log(path: Path) -> Iterator[dict[str, Any]]:
@@ -217,7 +283,7 @@ def read_log(path: Path) -> Iterator[dict[str, Any]]:
 
     Raises OSError for a log that cannot be read; a missing one has no events.
     """
-    for file in (path.with_name(f"{path.name}.1"), path):
+    for file in (_older(path), path):
         try:
             lines = file.open("rb")
         except FileNotFoundError:

@@ -10,7 +10,7 @@ import re
 import stat
 import string
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,18 @@ import the_loop
 from support.processes import LIMIT_S, python_argv, run_python
 from the_loop import eventlog
 from the_loop.core.model import Note
-from the_loop.eventlog import CATALOG, FIELD_LIMIT, JsonLog, Teller, Trail, compose, matches, parse_line, read_log
+from the_loop.eventlog import (
+    CATALOG,
+    FIELD_LIMIT,
+    JsonLog,
+    Teller,
+    Trail,
+    compose,
+    matches,
+    parse_line,
+    read_log,
+    rotate,
+)
 
 NOON = 1_700_000_000.5
 SOURCE = Path(the_loop.__file__).parent
@@ -216,6 +227,126 @@ def test_log_over_its_limit_keeps_one_older_file_and_order(tmp_path: Path, monke
     numbers = [int(one["reason"]) for one in read_log(path)]
     assert numbers == list(range(numbers[0], 50))
     assert len(numbers) > 7
+
+
+def test_log_that_cannot_be_rotated_is_written_on_and_that_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(eventlog, "LOG_LIMIT", 1000)
+    (tmp_path / "events.jsonl.1" / "in the way").mkdir(parents=True)
+    log = JsonLog(tmp_path / "events.jsonl")
+
+    for number in range(20):
+        log.write(event(reason=str(number)))
+
+    lines = (tmp_path / "events.jsonl").read_text().splitlines()
+    assert [json.loads(line)["reason"] for line in lines] == [str(number) for number in range(20)]
+    assert capsys.readouterr().err.count("cannot rotate") == 1
+
+
+# --- the log of the commands' output ---
+
+
+def output_of(folder: Path) -> bytes:
+    return b"".join((folder / name).read_bytes() for name in ("output.log.1", "output.log"))
+
+
+def test_rotated_output_of_a_command_that_runs_on_goes_on_in_the_emptied_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Renamed, the file would be the command's for as long as it runs, and grow without limit."""
+    monkeypatch.setattr(eventlog, "LOG_LIMIT", 1000)
+    path = tmp_path / "output.log"
+    with path.open("ab", buffering=0) as command:
+        for number in range(500):
+            command.write(b"%07d\n" % number)
+            if number % 10 == 0:
+                rotate(path)
+            assert all(file.stat().st_size <= 1100 for file in tmp_path.iterdir())
+
+    assert {file.name for file in tmp_path.iterdir()} == {"output.log", "output.log.1"}
+    assert {stat.S_IMODE((tmp_path / "output.log.1").stat().st_mode)} == {0o600}
+    numbers = [int(line) for line in output_of(tmp_path).split()]
+    assert numbers == list(range(500 - len(numbers), 500))
+    assert len(numbers) > 125
+
+
+def test_rotated_output_that_grew_far_over_the_limit_keeps_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eventlog, "LOG_LIMIT", 1000)
+    (tmp_path / "output.log").write_bytes(b"a" * 50_000 + b"b" * 1000)
+
+    rotate(tmp_path / "output.log")
+
+    assert output_of(tmp_path) == b"b" * 1000
+
+
+@pytest.mark.parametrize("size", [0, 1000])
+def test_output_up_to_the_limit_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr(eventlog, "LOG_LIMIT", 1000)
+    rotate(tmp_path / "output.log")
+    (tmp_path / "output.log").write_bytes(b"a" * size)
+
+    rotate(tmp_path / "output.log")
+
+    assert [(file.name, file.stat().st_size) for file in tmp_path.iterdir()] == [("output.log", size)]
+
+
+def in_the_way(folder: Path) -> None:
+    (folder / "output.log.1" / "x").mkdir(parents=True)
+
+
+def a_link(folder: Path) -> None:
+    (folder / "output.log").rename(folder / "victim")
+    (folder / "output.log").symlink_to("victim")
+
+
+def a_fifo(folder: Path) -> None:
+    (folder / "output.log").unlink()
+    os.mkfifo(folder / "output.log")
+
+
+@pytest.mark.parametrize("spoil", [in_the_way, a_link, a_fifo], ids=lambda spoil: spoil.__name__)
+def test_output_that_cannot_be_rotated_is_said_once_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], spoil: Callable[[Path], None]
+) -> None:
+    monkeypatch.setattr(eventlog, "LOG_LIMIT", 1000)
+    (tmp_path / "output.log").write_bytes(b"a" * 2000)
+    spoil(tmp_path)
+    before = {file.name for file in tmp_path.iterdir()}
+
+    for _ in range(5):
+        rotate(tmp_path / "output.log")
+
+    assert capsys.readouterr().err.count("cannot rotate") == 1
+    assert {file.name for file in tmp_path.iterdir()} == before
+    if spoil is not a_fifo:
+        assert (tmp_path / "output.log").read_bytes() == b"a" * 2000
+
+
+def test_output_on_a_disk_that_refuses_is_said_again_only_after_it_worked(
+    tmp_path: Path,
+) -> None:
+    script = """
+        import resource, sys
+        from pathlib import Path
+        from the_loop import eventlog
+        eventlog.LOG_LIMIT, path = 1000, Path(sys.argv[1])
+        for limit in (100, 100, -1, 100):
+            path.write_bytes(b"a" * 2000) if limit > 0 else None
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, -1))
+            eventlog.rotate(path)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
+            print(sorted((file.name, file.stat().st_size) for file in path.parent.iterdir()))
+    """
+    done = subprocess.run(
+        python_argv(script, tmp_path / "output.log"), capture_output=True, text=True, timeout=LIMIT_S, check=True
+    )
+
+    full, rotated = "[('output.log', 2000)]", "[('output.log', 0), ('output.log.1', 1000)]"
+    assert done.stdout.splitlines() == [full, full, rotated, "[('output.log', 2000), ('output.log.1', 1000)]"]
+    assert done.stderr.count("cannot rotate") == 2
 
 
 def test_log_that_is_a_planted_link_is_not_followed(tmp_path: Path) -> None:
