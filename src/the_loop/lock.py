@@ -29,6 +29,9 @@ from the_loop.processes import Identity, identity_of, own_identity, parse_identi
 
 _CALL_LIMIT_S: Final = 5.0  # a non-blocking flock can still hang, on a broken network file system
 _NOTE_LIMIT: Final = 64
+_LOCAL: Final = frozenset(
+    {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "reiserfs", "tmpfs", "xfs", "zfs"}
+)
 
 
 class LockHeld(LoopError):
@@ -270,30 +273,63 @@ def _sight_of_holder(directory_fd: int, claim: Path, claim_fd: int | None, text:
 def _flock(descriptor: int, operation: int, path: Path, *, gives_back: bool = False) -> bool:
     """Take the lock without waiting; False if it is held. Returns in bounded time even if the system call hangs.
 
-    With `gives_back` the thread that took it releases it at once: a thread switch in between would hold it for
+    With `gives_back` it is released at once, in the same thread: a thread switch in between would hold it for
     milliseconds, and four probes in a loop would keep a start out. Raises LockUnusable.
+    """
+
+    def call() -> bool:
+        try:
+            fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        if gives_back:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        return True
+
+    try:
+        return call() if _is_local(descriptor) else _bounded(call)
+    except OSError as error:
+        raise LockUnusable(path, error.strerror or str(error)) from error
+    except RuntimeError as error:  # a process limit
+        raise LockUnusable(path, f"it is not on a local file system, and a lock call there {error}") from error
+
+
+def _bounded(call: Callable[[], bool]) -> bool:
+    """Make the call in a thread, for _CALL_LIMIT_S seconds at most: no signal but a deadly one interrupts it on NFS.
+
+    Raises OSError, and RuntimeError if there cannot be a thread.
     """
     result: list[bool | OSError] = []
 
-    def call() -> None:
+    def record() -> None:
         try:
-            fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
-            if gives_back:
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
-            result.append(True)
-        except BlockingIOError:
-            result.append(False)
+            result.append(call())
         except OSError as error:
             result.append(error)
 
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
+    thread = threading.Thread(target=record, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise RuntimeError("needs a thread, which cannot be started (a limit on processes?)") from error
     thread.join(_CALL_LIMIT_S)
     if not result:
-        raise LockUnusable(path, f"the lock call did not return within {_CALL_LIMIT_S:.0f} s")
+        raise TimeoutError(errno.ETIMEDOUT, f"the lock call did not return within {_CALL_LIMIT_S:.0f} s")
     if isinstance(result[0], OSError):
-        raise LockUnusable(path, result[0].strerror or str(result[0])) from result[0]
+        raise result[0]
     return result[0]
+
+
+def _is_local(descriptor: int) -> bool:
+    """True if the file is on a file system where the kernel itself answers: such a call needs no thread, no limit."""
+    try:
+        info = Path(f"/proc/self/fdinfo/{descriptor}").read_text("ascii")
+        mount = info.partition("mnt_id:")[2].split()[0]
+        with Path("/proc/self/mountinfo").open("rb") as table:
+            row = next(row for row in table if row.startswith(mount.encode("ascii") + b" "))
+    except (OSError, LookupError, StopIteration, ValueError):
+        return False
+    return row.partition(b" - ")[2].split(b" ")[0].decode("ascii", "replace") in _LOCAL
 
 
 def _is_exclusively_locked(descriptor: int, path: Path) -> bool:

@@ -94,6 +94,7 @@ SHIMMED = """
     from pathlib import Path
     from the_loop import lock
     lock._CALL_LIMIT_S = 0.5
+    lock._is_local = lambda _: False  # as on a network file system
     root = Path(sys.argv[1])
     began = time.monotonic()
     try:
@@ -130,3 +131,48 @@ def test_lock_call_that_does_not_work_is_unusable_within_its_limit(
 
 def test_lock_call_limit_is_a_few_seconds() -> None:
     assert 1 <= lock_module._CALL_LIMIT_S <= 10
+
+
+NO_THREADS = """
+    import sys, threading
+    from pathlib import Path
+    from the_loop import lock
+    def start(_):
+        raise RuntimeError("can't start new thread")
+    threading.Thread.start = start
+    root = Path(sys.argv[1])
+    if len(sys.argv) > 2:
+        lock._is_local = lambda _: False  # as on a network file system
+    try:
+        held = lock.RunLock.attempt(root, "poll.pid")
+    except lock.LockUnusable as error:
+        print(error.problem)
+    sight = lock.look(root, "poll.pid")
+    print(sight.probe, sight.cause)
+"""
+
+
+def test_lock_on_a_local_file_system_needs_no_thread(root: Path) -> None:
+    """Under a limit on processes there is none, and a stop is wanted most."""
+    assert run_python(NO_THREADS, root) == "held \n"
+
+
+def test_lock_elsewhere_when_there_can_be_no_thread_is_unusable_and_says_why(root: Path) -> None:
+    attempt, sight = run_python(NO_THREADS, root, "elsewhere").splitlines()
+
+    assert attempt.startswith(f"cannot lock '{root}': it is not on a local file system, and a lock call there needs")
+    assert sight == f"unknown {attempt}"
+
+
+@pytest.mark.parametrize(("kind", "is_local"), [("tmpfs", True), ("ramfs", True), ("proc", False), ("sysfs", False)])
+def test_local_is_a_file_system_that_is_known_to_be(root: Path, kind: str, is_local: bool) -> None:
+    script = """
+        import os, sys
+        from the_loop import lock
+        print(lock._is_local(os.open(sys.argv[1], os.O_RDONLY)))
+    """
+    mount = f'mount -t {kind} {kind} "$1" && shift && exec "$@"'
+
+    argv = in_private_mounts(mount, root, *python_argv(script, root))
+
+    assert subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout == f"{is_local}\n"
