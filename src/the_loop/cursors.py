@@ -7,11 +7,13 @@ items of the poll are on disk.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
-from the_loop.durable import read_json_object, to_json_line, write_durably
+from the_loop.durable import IrregularFile, read_json_object, to_json_line, write_durably
 from the_loop.state import StateRoot
 
 _SCHEMA: Final = 1
@@ -40,18 +42,59 @@ class Cursor:
     wait: Wait | None = None
 
 
+class UnusableCursor(ValueError):
+    """The file does not hold a cursor that this version can use; the message says why."""
+
+
 def read_cursor(root: StateRoot, source: str) -> Cursor:
-    """The stored cursor; an empty one if the file is missing, unreadable, malformed or of a newer schema."""
+    """The stored cursor; an empty one only if there is no file. Raises UnusableCursor; OSError if it cannot be read."""
+    path = root.cursor(source)
     try:
-        tree = read_json_object(root.cursor(source))
-        if tree["schema"] != _SCHEMA or not isinstance(tree["position"], dict | None):
-            return Cursor()
-        owed = tree["owed"]
-        if not isinstance(owed, list) or not all(isinstance(ref, str) for ref in owed):
-            return Cursor()
-        return Cursor(value=tree["position"], owed=frozenset(owed), wait=_wait(tree.get("wait")))
-    except (OSError, ValueError, LookupError, TypeError):
+        tree = read_json_object(path)
+        if tree.get("schema") != _SCHEMA:
+            raise UnusableCursor(f"its schema is {tree.get('schema')!r:.50}, not {_SCHEMA}")
+        value, owed = tree["position"], tree["owed"]
+        if not isinstance(value, dict | None) or not isinstance(owed, list):
+            raise UnusableCursor("it has the wrong shape")
+        if not all(isinstance(ref, str) for ref in owed):
+            raise UnusableCursor("it has the wrong shape")
+        return Cursor(value=value, owed=frozenset(owed), wait=_wait(tree.get("wait")))
+    except FileNotFoundError:
         return Cursor()
+    except IrregularFile as error:
+        raise UnusableCursor(str(error)) from error
+    except UnusableCursor:
+        raise
+    except (ValueError, LookupError, TypeError, ArithmeticError) as error:
+        raise UnusableCursor(f"it does not hold a cursor: {type(error).__name__}") from error
+
+
+def recover_cursor(root: StateRoot, source: str) -> tuple[Cursor, str]:
+    """The stored cursor, and why it cannot be used, "" if it can. Does not raise.
+
+    Without its cursor a source reads everything again: what is settled is in the ledgers, so nothing is delivered
+    twice. So a cursor that cannot be read now is treated as none, not waited for; its file is left for the next write
+    to replace. One that is not usable is set aside as `<name>.bad-<n>`.
+    """
+    try:
+        return read_cursor(root, source), ""
+    except UnusableCursor as error:
+        return Cursor(), f"{error}; {_set_aside(root.cursor(source))}"
+    except OSError as error:
+        return Cursor(), error.strerror or str(error)
+
+
+def _set_aside(path: Path) -> str:
+    """Rename the file; what was done, in words."""
+    names = (path.with_name(f"{path.name}.bad-{number}") for number in range(1, 1000))
+    try:
+        aside = next((name for name in names if not os.path.lexists(name)), None)
+        if aside is None:
+            return "a thousand files are set aside already"
+        path.rename(aside)
+    except OSError as error:
+        return f"it cannot be set aside: {error.strerror}"
+    return f"it is set aside as '{aside.name}'"
 
 
 def _wait(tree: Any) -> Wait | None:

@@ -15,7 +15,7 @@ from the_loop.config import Config, SourceSection, authorized_users, source_name
 from the_loop.core.guards import Rules, phrases
 from the_loop.core.model import LoopError, Note, explain
 from the_loop.core.outcomes import Policy
-from the_loop.cursors import Cursor, read_cursor
+from the_loop.cursors import Cursor, recover_cursor
 from the_loop.plugins import RUNNERS, SOURCES
 from the_loop.runners.base import Runner, RunnerSite
 from the_loop.sources.base import Source, SourceSite
@@ -41,9 +41,13 @@ def watch(
     *,
     clock: Clock,
     limiters: RateLimiters,
+    tell: Callable[[Note], None],
 ) -> Watched:
-    """One configured source with its rules and where it left off. Raises LoopError."""
-    cursor = read_cursor(root, source_name(section))
+    """One configured source with its rules and its cursor. Raises LoopError. `tell` gets a cursor that is lost."""
+    cursor, problem = recover_cursor(root, source_name(section))
+    if problem:
+        reason = f"cannot use its cursor, so everything is read again: {problem}"
+        tell(Note("source.failed", {"source": source_name(section), "reason": reason}))
     site = _site(config, section, root, environ, cursor=cursor, limiters=limiters, now=clock.now())
     source = _source(section, site)
     error = cursor.wait.reason if cursor.wait is not None and site.wait_left_s > 0 else ""

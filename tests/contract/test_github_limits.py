@@ -63,7 +63,7 @@ def watched(github: FakeGitHub, root: StateRoot, *token_files: Path | None) -> l
     )
     config = Config(polling=Polling(sources=sections), routing=Routing(authorized_users=("octocat",)))
     clock, limiters = SystemClock(), RateLimiters(time.monotonic)
-    return [wiring.watch(config, one, root, ENVIRON, clock=clock, limiters=limiters) for one in sections]
+    return [wiring.watch(config, one, root, ENVIRON, clock=clock, limiters=limiters, tell=print) for one in sections]
 
 
 class TestShared:

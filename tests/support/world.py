@@ -265,7 +265,7 @@ class World:
         )
         with mock.patch.object(wiring, "_source", return_value=source):
             limiters = RateLimiters(self.clock.monotonic)
-            self.watched = wiring.watch(config, section, self.root, {}, clock=clocks, limiters=limiters)
+            self.watched = wiring.watch(config, section, self.root, {}, clock=clocks, limiters=limiters, tell=tell)
         self.deliveries = Deliveries(self.root)
         self.outbox = Outbox(
             self.deliveries,

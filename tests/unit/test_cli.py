@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
@@ -9,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from the_loop import cli
+from the_loop.cli.events import parse_moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,3 +71,11 @@ def test_command_when_like_no_other_then_2_without_a_hint() -> None:
 
     assert done.exit_code == 2
     assert done.output.endswith("No such command 'xyzzy'.\n")
+
+
+@pytest.mark.parametrize(
+    "text", ["soon", f"{'9' * 12}d", f"{'9' * 400} days ago", "0001-01-01T00:00:00+23:59", "9" * 5000 + "s"]
+)
+def test_moment_that_is_none_is_a_usage_error(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is not a time"):
+        parse_moment(text, datetime.now(UTC))

@@ -5,16 +5,37 @@ from __future__ import annotations
 import json
 import resource
 import stat
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from the_loop.cursors import Cursor, Wait, read_cursor, write_cursor
+from support.processes import run_python
+from the_loop import wiring
+from the_loop.clocks import SystemClock
+from the_loop.config import Config
+from the_loop.config_file import parse
+from the_loop.core.model import Note
+from the_loop.cursors import Cursor, UnusableCursor, Wait, read_cursor, recover_cursor, write_cursor
+from the_loop.sources.limits import RateLimiters
 from the_loop.state import StateRoot
+from the_loop.watched import Watched
 
 FULL = Cursor({"cursor": "2026", "etags": {"a": "b"}}, frozenset({"github:o/r#1", "github:o/r#2"}), Wait(90, 60, "x"))
+
+
+def make_config(folder: Path) -> Config:
+    section = f"{{provider: directory, path: {folder / 'inbox'}, authorizedUsers: [root]}}"
+    return parse(f"polling: {{sources: [{section}]}}\nsession: {{runner: print}}".encode(), "config.yaml")
+
+
+def watch(config: Config, root: StateRoot, told: list[Note]) -> Watched:
+    (section,) = config.polling.sources
+    clock = SystemClock()
+    limiters = RateLimiters(clock.uptime)
+    return wiring.watch(config, section, root, {}, clock=clock, limiters=limiters, tell=told.append)
 
 
 @pytest.mark.parametrize("cursor", [FULL, Cursor(), Cursor({}), Cursor(None, frozenset({"a:b"}), None)])
@@ -69,16 +90,25 @@ def written(**fields: Any) -> dict[str, Any]:
         written(wait={"until": float("inf"), "seconds": float("inf"), "reason": "r"}),
         written(wait={"until": float("nan"), "seconds": 1, "reason": "r"}),
         written(wait={"until": 1e300, "seconds": 1e300, "reason": "r"}),
+        written(wait={"until": 10**400, "seconds": 1, "reason": "r"}),
+        written(wait={"until": 1, "seconds": -(10**400), "reason": "r"}),
         {key: value for key, value in written().items() if key != "owed"},
         {key: value for key, value in written().items() if key != "position"},
     ],
-    ids=range(27),
+    ids=range(29),
 )
 def test_position_of_any_other_shape_is_the_empty_one_so_that_all_is_owed(root: StateRoot, content: Any) -> None:
     text = content if isinstance(content, bytes) else json.dumps(content).encode()
     root.cursor("work").write_bytes(text)
 
-    assert read_cursor(root, "work") == Cursor()
+    with pytest.raises(UnusableCursor):
+        read_cursor(root, "work")
+    cursor, problem = recover_cursor(root, "work")
+
+    assert cursor == Cursor()
+    assert problem.endswith("it is set aside as 'work.json.bad-1'")
+    assert root.cursor("work").with_name("work.json.bad-1").read_bytes() == text
+    assert recover_cursor(root, "work") == (Cursor(), "")
 
 
 @pytest.mark.parametrize("kind", ["link", "directory"])
@@ -89,7 +119,57 @@ def test_position_that_is_no_file_is_the_empty_one_and_not_followed(root: StateR
     else:
         root.cursor("work").mkdir()
 
-    assert read_cursor(root, "work") == Cursor()
+    cursor, problem = recover_cursor(root, "work")
+
+    assert (cursor, "is not a regular file" in problem) == (Cursor(), True)
+    write_cursor(root, "work", FULL)  # nothing is in its way any more
+    assert (read_cursor(root, "work"), read_cursor(root, "other")) == (FULL, FULL)
+
+
+def test_each_cursor_that_is_set_aside_has_a_name_of_its_own(root: StateRoot) -> None:
+    for text in ("one", "two", "three"):
+        root.cursor("work").write_text(text)
+        assert recover_cursor(root, "work")[0] == Cursor()
+
+    kept = sorted(root.cursor("work").parent.glob("work.json.bad-*"))
+    assert [file.read_text() for file in kept] == ["one", "two", "three"]
+
+
+def test_cursor_that_cannot_be_read_is_not_none_and_stays_where_it_is(root: StateRoot) -> None:
+    script = """
+        import resource, os, sys
+        from pathlib import Path
+        from the_loop.cursors import Cursor, read_cursor, recover_cursor
+        from the_loop.state import StateRoot
+        root = StateRoot(Path(sys.argv[1]))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1,) * 2)
+        try:
+            read_cursor(root, "work")
+        except OSError as error:
+            print(error.strerror)
+        cursor, problem = recover_cursor(root, "work")
+        print(cursor == Cursor(), problem)
+    """
+    write_cursor(root, "work", FULL)
+
+    said = run_python(script, root.path)
+
+    assert said == "Too many open files\nTrue Too many open files\n"
+    assert recover_cursor(root, "work") == (FULL, "")
+
+
+def test_source_whose_cursor_is_lost_is_made_and_told(root: StateRoot, tmp_path: Path) -> None:
+    root.cursor("inbox").write_text(json.dumps(written(wait={"until": 10**400, "seconds": 1, "reason": "r"})))
+    config = make_config(tmp_path)
+    told: list[Note] = []
+
+    watched = watch(config, root, told)
+
+    assert watched.cursor == Cursor()
+    assert [(note.name, note.fields["source"]) for note in told] == [("source.failed", "inbox")]
+    assert "set aside as 'inbox.json.bad-1'" in told[0].fields["reason"]
+    watch(config, root, told)
+    assert len(told) == 1
 
 
 def test_unknown_keys_are_no_fault(root: StateRoot) -> None:

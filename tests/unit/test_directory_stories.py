@@ -158,7 +158,7 @@ async def test_folder_that_was_removed_is_closed_and_starts_again_when_it_is_bac
     ]
 
 
-@in_loop
+@in_virtual_loop
 async def test_file_that_was_dropped_for_its_mode_is_delivered_under_a_new_name(tmp_path: Path) -> None:
     runner, root = FakeRunner(), new_root(tmp_path / "state")
     inbox = Inbox(tmp_path / "inbox")

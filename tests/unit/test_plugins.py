@@ -190,7 +190,7 @@ def test_check_that_raises_is_a_fault_and_no_traceback(install: Install) -> None
 def watch(config: Config, root: StateRoot, environ: dict[str, str]) -> None:
     (section,) = config.polling.sources
     clock = SystemClock()
-    wiring.watch(config, section, root, environ, clock=clock, limiters=RateLimiters(clock.uptime))
+    wiring.watch(config, section, root, environ, clock=clock, limiters=RateLimiters(clock.uptime), tell=print)
 
 
 def test_source_that_cannot_be_built_is_an_error_that_names_it(install: Install, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
@@ -11,13 +12,16 @@ import pytest
 
 from support.locks import CLAIM
 from support.processes import python, wait_until
-from support.systemctl import CANCELED, MINE, NO_BUS, REFUSED, SYSTEM, Ctl, holding, record, scratch_root
+from support.systemctl import CANCELED, MINE, NO_BUS, REFUSED, SYSTEM, Ctl, holding, record
 from the_loop.cli.common import NotChecked
 from the_loop.config import ConfigError, Fault
 from the_loop.core.model import LoopError
+from the_loop.heartbeat import read_heartbeat
 from the_loop.processes import Identity
 from the_loop.state import StateRoot
 from the_loop.subprocesses import run_blocking
+from the_loop.supervision import waking
+from the_loop.supervision.sockets import send_wake
 from the_loop.supervision.stopping import Code, Result, restart, stop
 from the_loop.supervision.unit import Unit, UnitState, state_of, systemctl, unit_of
 
@@ -146,6 +150,14 @@ def test_stop_when_the_unit_that_was_written_down_still_is_that_run_then_is_stop
         '{"name": "x.timer", "scope": "system", "uid": 0}',
         "\0" * 50,
         '{"name": "a.service"}',
+        '{"name": "a\\u0000.service", "scope": "system", "uid": 0}',
+        '{"name": "a\\udcff.service", "scope": "system", "uid": 0}',
+        '{"name": "a b.service", "scope": "system", "uid": 0}',
+        '{"name": "-H.service", "scope": "system", "uid": 0}',
+        '{"name": "a.service", "scope": "user", "uid": true}',
+        '{"name": "a.service", "scope": "user", "uid": -1}',
+        '{"name": "a.service", "scope": "user", "uid": %s}' % ("9" * 400),
+        '{"wake": "/\\u0000", "heartbeat": "/\\u0000", "name": 1}',
     ],
 )
 def test_stop_when_the_note_about_the_unit_is_garbage_then_is_as_good_as_none(
@@ -156,6 +168,23 @@ def test_stop_when_the_note_about_the_unit_is_garbage_then_is_as_good_as_none(
 
     assert stop(root, CLAIM, 10).code is Code.NOTHING_RUNS
     assert ctl.calls("stop") == []
+    assert read_heartbeat(root)["sources"] == []
+    assert not any(send_wake(path) for path in waking._places(root))
+
+
+def test_stop_when_the_note_about_the_unit_cannot_be_read_then_that_is_not_none(
+    root: StateRoot, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path) -> dict[str, object]:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    monkeypatch.setattr("the_loop.supervision.unit.read_json_object", fail)
+    ctl.is_("activating")
+
+    result = stop(root, CLAIM, 10)
+
+    assert result.code is Code.STILL_THERE
+    assert result.message == f"cannot find out which unit runs it: '{root.path}/local/unit.json': Input/output error"
 
 
 @pytest.mark.parametrize("name", ["sshd.service", "--force.service", "user@0.service"])

@@ -47,11 +47,11 @@ def command(options: Options, *, source: str | None, since: str | None, follow: 
 
 def parse_moment(text: str, now: datetime) -> datetime:
     """The time in UTC: ISO 8601 (local time without a zone) or an age as in `2h ago`. Raises click.BadParameter."""
-    if ago := _AGO.match(text.strip().lower()):
-        return now - timedelta(**{_UNITS[ago[2][0]]: int(ago[1])})
     try:
+        if ago := _AGO.match(text.strip().lower()):
+            return now - timedelta(**{_UNITS[ago[2][0]]: int(ago[1])})
         return datetime.fromisoformat(text).astimezone(UTC)
-    except ValueError:
+    except (ValueError, OverflowError):
         problem = f"'{text}' is not a time; write it as in '2026-01-31T12:00' or '2h ago'"
         raise click.BadParameter(problem, param_hint="--since") from None
 

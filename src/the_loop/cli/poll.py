@@ -146,7 +146,10 @@ def _tell(result: Result) -> None:
 
 def _unit(sight: Sight, root: StateRoot) -> dict[str, Any] | None:
     """The state of the unit that runs the poller, or ran it last; None if there is none or it cannot be asked."""
-    unit = unit_of(sight.holder.pid) if sight.holder else recorded_unit(root)
+    try:
+        unit = unit_of(sight.holder.pid) if sight.holder else recorded_unit(root)
+    except OSError:
+        unit = None
     state = state_of(unit) if unit is not None else None
     if unit is None or state is None or (sight.holder is not None and state.main_pid != sight.holder.pid):
         return None

@@ -73,7 +73,7 @@ def send_wake(path: Path) -> bool:
                 sender.sendto(b"wake", short)
         except BlockingIOError:
             return True  # the queue is full of wake-ups already
-        except OSError:
+        except (OSError, ValueError):  # ValueError: a path that is none, out of a damaged record
             return False
     return True
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from the_loop.durable import read_json_object, replace_file, to_json_bytes
+from the_loop.durable import IrregularFile, read_json_object, replace_file, to_json_bytes
 from the_loop.processes import Identity
 from the_loop.state import StateRoot
 from the_loop.subprocesses import Finished, manager_environment, run_blocking
@@ -23,6 +23,8 @@ from the_loop.subprocesses import Finished, manager_environment, run_blocking
 POLL_UNITS: Final = "the-loop-poll*.service"
 _CALL_LIMIT_S: Final = 10.0
 _USER_MANAGER: Final = re.compile(r"/user@(\d+)\.service/")
+_SERVICE: Final = re.compile(r"[a-zA-Z0-9:_.\\][-a-zA-Z0-9:_.\\@]{0,246}\.service", re.ASCII)  # systemd.unit(5)
+_NO_UID: Final = 0xFFFF_FFFF  # -1
 _UP: Final = frozenset({"active", "activating", "deactivating", "reloading"})
 
 
@@ -105,7 +107,11 @@ def units_on_their_way(root: StateRoot, limit_s: float = _CALL_LIMIT_S) -> tuple
     """Units that run a poller on this root or are about to, and why others could not be asked."""
     found: list[Unit] = []
     unknown: list[str] = []
-    remembered = recorded_unit(root)
+    remembered: Unit | None = None
+    try:
+        remembered = recorded_unit(root)
+    except OSError as error:
+        unknown.append(f"cannot find out which unit runs it: '{root.path}/local/unit.json': {error.strerror}")
     for unit in [*_listed(POLL_UNITS, limit_s), *([remembered] if remembered else [])]:
         if unit in found:
             continue
@@ -143,7 +149,10 @@ def is_of_root(state: UnitState, root: StateRoot) -> bool:
     named = [word.removeprefix(prefix) for word in words if word.startswith(prefix)]
     if any(os.path.realpath(path) == str(root.path) for path in named):
         return True
-    return bool(state.invocation) and state.invocation == unit_record(root).get("invocationId")
+    try:
+        return bool(state.invocation) and state.invocation == unit_record(root).get("invocationId")
+    except OSError:
+        return False
 
 
 def record_unit(root: StateRoot, environ: Mapping[str, str], wake: str) -> None:
@@ -166,19 +175,24 @@ def record_unit(root: StateRoot, environ: Mapping[str, str], wake: str) -> None:
 
 
 def recorded_unit(root: StateRoot) -> Unit | None:
-    """The unit that ran the last poller of this root; None if it was a plain process or the record is unreadable."""
+    """The unit that ran the last poller of this root; None if it was a plain process or the record is damaged.
+
+    Raises OSError if the record cannot be read.
+    """
     record = unit_record(root)
     name, scope, uid = record.get("name"), record.get("scope"), record.get("uid")
-    if isinstance(name, str) and name.endswith(".service") and scope in ("system", "user") and isinstance(uid, int):
-        return Unit(name, str(scope), uid)
-    return None
+    if not isinstance(name, str) or not _SERVICE.fullmatch(name) or scope not in ("system", "user"):
+        return None
+    if not isinstance(uid, int) or isinstance(uid, bool) or not 0 <= uid < _NO_UID:
+        return None
+    return Unit(name, str(scope), uid)
 
 
 def unit_record(root: StateRoot) -> dict[str, Any]:
-    """The content of `local/unit.json`; empty if it is missing or unreadable."""
+    """The content of `local/unit.json`; empty if it is missing or damaged. Raises OSError if it cannot be read."""
     try:
         return read_json_object(root.path / "local" / "unit.json")
-    except (OSError, ValueError):
+    except (FileNotFoundError, IrregularFile, ValueError):
         return {}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import Final
@@ -36,5 +37,7 @@ def wake(root: StateRoot, pidfile: str) -> Result:
 
 def _places(root: StateRoot) -> list[Path]:
     """Paths of wake sockets: the manager's, if the unit has one, then the poller's own."""
-    given = unit_record(root).get("wake")
+    given = None
+    with contextlib.suppress(OSError):  # its own socket may still answer
+        given = unit_record(root).get("wake")
     return [*([Path(given)] if isinstance(given, str) and given.startswith("/") else []), root.path / OWN_NAME]
