@@ -93,11 +93,20 @@ class Ctl:
         beside.rename(self.folder / verb)
 
     def is_(
-        self, active: str, sub: str = "dead", main_pid: int = 0, environment: str = "", invocation: str = ""
+        self,
+        active: str,
+        sub: str = "dead",
+        main_pid: int = 0,
+        environment: str = "",
+        invocation: str = "",
+        *,
+        user: str = str(os.geteuid()),
+        command: str = "/usr/bin/the-loop poll start --wait",
     ) -> None:
         """What `show` tells of every unit."""
         values = {"ActiveState": active, "SubState": sub, "MainPID": main_pid, "Environment": environment}
-        values["InvocationID"] = invocation
+        values |= {"InvocationID": invocation, "User": user}
+        values["ExecStart"] = f"{{ path=x ; argv[]={command} ; ignore_errors=no ; pid=0 ; code=(null) ; status=0/0 }}"
         (self.folder / "state").write_text("".join(f"{name}={value}\n" for name, value in values.items()))
         self.on("show", 'cat "$folder/state"')
 

@@ -23,7 +23,7 @@ from the_loop.subprocesses import run_blocking
 from the_loop.supervision import waking
 from the_loop.supervision.sockets import send_wake
 from the_loop.supervision.stopping import Code, Result, restart, stop
-from the_loop.supervision.unit import Unit, UnitState, state_of, systemctl, unit_of
+from the_loop.supervision.unit import Unit, state_of, systemctl, unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,6 +138,49 @@ def test_stop_when_the_unit_that_was_written_down_still_is_that_run_then_is_stop
     ctl.on("stop", ctl.turns("inactive"))
 
     assert stop(root, CLAIM, 10).code is Code.DONE
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "user"),
+    [
+        ("ssh.service", "/usr/sbin/sshd -D", str(ME)),
+        ("my-own.service", "/usr/bin/the-loop poll start --state-root /elsewhere", str(ME)),
+        ("my-own.service", "/usr/bin/the-loop poll start", str(ME + 1)),
+        ("my-own.service", "/usr/bin/the-loop poll start --state-root {root}", str(ME + 1)),
+        ("my-own.service", "/usr/bin/the-loop poll start", "daemon"),
+    ],
+)
+def test_stop_when_the_note_has_a_units_true_invocation_then_that_alone_is_no_proof(
+    root: StateRoot, ctl: Ctl, name: str, command: str, user: str
+) -> None:
+    """Everybody can read an invocation id, and the note is the word of the root's owner: root must not act on it."""
+    record(root, name, invocation="a" * 32)
+    ctl.is_("activating", "auto-restart", invocation="a" * 32, command=command.format(root=root.path), user=user)
+
+    result = stop(root, CLAIM, 10)
+
+    assert (result.code, ctl.calls("stop")) == (Code.NOTHING_RUNS, [])
+
+
+@pytest.mark.parametrize("option", ["--state-root {root}", "--state-root={root}/../root"])
+def test_stop_when_the_units_command_names_the_root_then_is_stopped(root: StateRoot, ctl: Ctl, option: str) -> None:
+    record(root, "my-own.service", invocation="of an earlier run")
+    ctl.is_("activating", "auto-restart", command=f"/usr/bin/the-loop poll start {option.format(root=root.path)}")
+    ctl.on("stop", ctl.turns("inactive"))
+
+    assert stop(root, CLAIM, 10).code is Code.DONE
+
+
+def test_stop_when_the_units_user_has_no_uid_now_then_that_is_said_and_nothing_stopped(
+    root: StateRoot, ctl: Ctl
+) -> None:
+    ctl.lists(SYSTEM)
+    ctl.is_("activating", "auto-restart", environment=f"THE_LOOP_STATE_ROOT={root.path}", user="no-such-user")
+
+    result = stop(root, CLAIM, 10)
+
+    assert (result.code, ctl.calls("stop")) == (Code.STILL_THERE, [])
+    assert "there is no user 'no-such-user' now" in result.message
 
 
 @pytest.mark.parametrize(
@@ -330,9 +373,14 @@ def test_unit_when_the_process_is_gone_then_is_none() -> None:
 
 
 def test_state_when_the_manager_answers_then_is_read_from_its_properties(ctl: Ctl) -> None:
-    ctl.is_("activating", "auto-restart", 0, "THE_LOOP_STATE_ROOT=/srv/a", "abc")
+    ctl.is_("activating", "auto-restart", 0, "THE_LOOP_STATE_ROOT=/srv/a", "abc", user="alice", command="x poll")
 
-    assert state_of(SYSTEM) == UnitState("activating", "auto-restart", 0, "THE_LOOP_STATE_ROOT=/srv/a", "abc")
+    state = state_of(SYSTEM)
+
+    assert state is not None
+    assert (state.active, state.sub, state.main_pid) == ("activating", "auto-restart", 0)
+    assert (state.environment, state.invocation, state.user) == ("THE_LOOP_STATE_ROOT=/srv/a", "abc", "alice")
+    assert " argv[]=x poll ; " in state.command
 
 
 @pytest.mark.parametrize("answer", ["exit 4", NO_BUS, "kill -KILL $$"])

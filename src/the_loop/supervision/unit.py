@@ -6,6 +6,8 @@ started by cron in `cron.service`, and stopping one of those would end something
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import pwd
 import re
@@ -53,6 +55,8 @@ class UnitState:
     main_pid: int
     environment: str = ""
     invocation: str = ""
+    user: str = ""  # of a system unit; "" is root
+    command: str = ""
 
     @property
     def is_down(self) -> bool:
@@ -88,7 +92,7 @@ def systemctl(unit: Unit, *words: str, limit_s: float = _CALL_LIMIT_S) -> Finish
 
 def state_of(unit: Unit, limit_s: float = _CALL_LIMIT_S) -> UnitState | None:
     """The state of the unit; None if its manager cannot be asked."""
-    properties = "ActiveState,SubState,MainPID,Environment,InvocationID"
+    properties = "ActiveState,SubState,MainPID,Environment,InvocationID,User,ExecStart"
     finished = systemctl(unit, "show", f"--property={properties}", "--", unit.name, limit_s=limit_s)
     if not finished.is_good:
         return None
@@ -100,6 +104,8 @@ def state_of(unit: Unit, limit_s: float = _CALL_LIMIT_S) -> UnitState | None:
         int(main_pid) if main_pid.isdigit() else 0,
         values.get("Environment", ""),
         values.get("InvocationID", ""),
+        values.get("User", ""),
+        values.get("ExecStart", ""),
     )
 
 
@@ -119,8 +125,14 @@ def units_on_their_way(root: StateRoot, limit_s: float = _CALL_LIMIT_S) -> tuple
         if state is None:
             if unit == remembered:
                 unknown.append(f"cannot find out the state of '{unit}': its manager cannot be asked")
-        elif state.is_up and is_of_root(state, root):
-            found.append(unit)
+        elif state.is_up:
+            try:
+                is_ours = is_of_root(unit, state, root)
+            except OwnerUnknown as error:
+                unknown.append(f"cannot find out whether '{unit}' runs on '{root.path}': {error}")
+                continue
+            if is_ours:
+                found.append(unit)
     return found, unknown
 
 
@@ -131,28 +143,75 @@ def active_companions(root: StateRoot, limit_s: float = _CALL_LIMIT_S) -> list[s
         for unit in _listed(pattern, limit_s, "--state=active"):
             service = Unit(f"{unit.name.rpartition('.')[0]}.service", unit.scope, unit.uid)
             state = state_of(service, limit_s)
-            if state is not None and is_of_root(state, root):
-                names.append(unit.name)
+            with contextlib.suppress(OwnerUnknown):
+                if state is not None and is_of_root(service, state, root):
+                    names.append(unit.name)
     return names
 
 
-def is_of_root(state: UnitState, root: StateRoot) -> bool:
-    """True if the unit's environment names this root, or `local/unit.json` names its current invocation.
+class OwnerUnknown(Exception):
+    """The user of a unit or the owner of a root cannot be found out; the message says why."""
 
-    A unit name in that file is not enough: the root may have been moved from another machine.
+
+def is_of_root(unit: Unit, state: UnitState, root: StateRoot) -> bool:
+    """True if the unit runs a poller on this root. Raises OwnerUnknown.
+
+    Its user must own the root, and the unit itself must say so: its environment or its command names the root, or it
+    is the poller that `local/unit.json` has the current invocation of. That file is the word of the owner of the
+    root, who may not be the caller: it names no unit but one that this owner's poller runs in.
     """
-    prefix = "THE_LOOP_STATE_ROOT="
+    if not (_names(state, root) or _is_recorded_poller(state, root)):
+        return False
     try:
-        words = shlex.split(state.environment)
+        owner = root.path.stat().st_uid
+    except FileNotFoundError:
+        return True  # then only the unit itself can have named it
+    except OSError as error:
+        raise OwnerUnknown(f"'{root.path}': {error.strerror}") from error
+    return owner == _uid_of(unit, state)
+
+
+def _names(state: UnitState, root: StateRoot) -> bool:
+    """True if the unit's command, or else its environment, names this root."""
+    named = _named_in(state.command, "--state-root") or _named_in(state.environment, "THE_LOOP_STATE_ROOT")
+    return any(os.path.realpath(path) == str(root.path) for path in named)
+
+
+def _named_in(text: str, name: str) -> list[str]:
+    """The values of `name=value`, and of `name value`."""
+    words = _words(text)
+    following = [word for before, word in itertools.pairwise(words) if before == name]
+    return following + [word.partition("=")[2] for word in words if word.startswith(f"{name}=")]
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
     except ValueError:
-        words = state.environment.split()
-    named = [word.removeprefix(prefix) for word in words if word.startswith(prefix)]
-    if any(os.path.realpath(path) == str(root.path) for path in named):
-        return True
+        return text.split()
+
+
+def _is_recorded_poller(state: UnitState, root: StateRoot) -> bool:
+    """True if the unit starts a poller on a root that its configuration names, and the last one here was its own."""
+    words = _words(state.command)
+    if not {"poll", "start"} <= set(words) or _named_in(state.command, "--state-root"):
+        return False
     try:
         return bool(state.invocation) and state.invocation == unit_record(root).get("invocationId")
     except OSError:
-        return False
+        return False  # said by `units_on_their_way`
+
+
+def _uid_of(unit: Unit, state: UnitState) -> int:
+    """The user that the unit runs as. Raises OwnerUnknown."""
+    if unit.scope == "user":
+        return unit.uid
+    if not state.user or state.user.isdecimal():
+        return int(state.user or "0")
+    try:
+        return pwd.getpwnam(state.user).pw_uid
+    except (KeyError, OSError, ValueError) as error:
+        raise OwnerUnknown(f"there is no user '{state.user}' now") from error
 
 
 def record_unit(root: StateRoot, environ: Mapping[str, str], wake: str) -> None:
