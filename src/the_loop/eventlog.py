@@ -20,7 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Protocol, TextIO
 
-from the_loop.core.model import Note, delivery_id, timestamp
+from the_loop.core.model import Note, delivery_id, printable, timestamp
 
 FIELD_LIMIT: Final = 2000  # characters
 LOG_LIMIT: Final = 10 << 20  # bytes; one older file is kept
@@ -149,7 +149,7 @@ def _safe(value: Any) -> Any:
     """`value`, if text with control characters and line breaks escaped and capped at FIELD_LIMIT characters."""
     if not isinstance(value, str):
         return value
-    text = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in value[: FIELD_LIMIT + 1])
+    text = printable(value[: FIELD_LIMIT + 1])
     return text if len(text) <= FIELD_LIMIT else text[: FIELD_LIMIT - 1] + "…"
 
 

@@ -166,7 +166,7 @@ def test_text_of_any_kind_is_one_printable_capped_line(ref: str, reason: str) ->
 def test_line_breaks_escapes_and_levels_are_shown_and_split_nothing() -> None:
     told = event(reason="a\n<0>spoofed\r\x1b[31m\0\u2028\x9b")
 
-    assert told["reason"] == r"a\x0a<0>spoofed\x0d\x1b[31m\x00\x2028\x9b"
+    assert told["reason"] == r"a\x0a<0>spoofed\x0d\x1b[31m\x00\u2028\x9b"
     assert told["message"].startswith("source work failed: ")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import importlib
 import os
@@ -14,6 +13,7 @@ import click
 
 from the_loop import __version__
 from the_loop.cli.help import CONFIG_HELP, DEBUG_HELP, STATE_ROOT_HELP, VERBOSE_HELP
+from the_loop.cli.output import protect_streams
 from the_loop.core.model import LoopError
 from the_loop.eventlog import say
 
@@ -82,9 +82,7 @@ def main() -> None:
     if "start" in sys.argv:
         # a reload or restart signal that arrives before the poller's handlers are installed must not end the process
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGUSR2))
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError):
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[union-attr]
+    protect_streams()
     try:
         code = cli.main(standalone_mode=False)
         sys.stdout.flush()

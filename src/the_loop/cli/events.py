@@ -14,7 +14,7 @@ from typing import Any, Final
 import click
 
 from the_loop.cli.common import Options, with_options
-from the_loop.core.model import LoopError
+from the_loop.core.model import LoopError, printable
 from the_loop.eventlog import matches, parse_line, read_log
 from the_loop.supervision.journal import new_events, open_reader, read_journal
 
@@ -116,4 +116,4 @@ class _Tail:
 
 
 def _in_words(event: Event) -> str:
-    return f"{event['time']} {event['level']:7} {event['event']}: {event.get('message', '')}"
+    return printable(f"{event['time']} {event['level']:7} {event['event']}: {event.get('message', '')}")

@@ -12,7 +12,7 @@ import click
 
 from the_loop.cli.common import Options, must_exist, with_options
 from the_loop.core.ledger import Ledger, Standing, after_receipt, encode, forgotten, move, rearm, settle
-from the_loop.core.model import LoopError, Note, delivery_id
+from the_loop.core.model import LoopError, Note, delivery_id, printable
 from the_loop.deliveries import remove_all
 from the_loop.ledgers import HeldItem, Ledgers
 from the_loop.lock import LockBusy, RunLock
@@ -31,7 +31,8 @@ def list_(options: Options, *, as_json: bool) -> None:
     """List all items with their phase and pending events."""
     ledgers = _read(options.root())
     for ref, reason in sorted(ledgers.held().items()):
-        print(json.dumps({"ref": ref, "phase": "held", "reason": reason}) if as_json else f"{ref}  held: {reason}")
+        row = {"ref": ref, "phase": "held", "reason": reason}
+        print(json.dumps(row) if as_json else printable(f"{ref}  held: {reason}"))
     for ledger in sorted(ledgers.all(), key=lambda one: one.ref):
         poll = ledger.poll
         states = {key: str(entry.state) for key, entry in poll.pending.items()}
@@ -40,7 +41,7 @@ def list_(options: Options, *, as_json: bool) -> None:
         else:
             flags = "".join(f", {name}" for name in ("paused", "away") if getattr(poll, name))
             queue = ", ".join(f"{key} {state}" for key, state in states.items())
-            print(f"{ledger.ref}  {poll.phase}{flags}  {queue}".rstrip())
+            print(printable(f"{ledger.ref}  {poll.phase}{flags}  {queue}".rstrip()))
 
 
 @command.command()
@@ -159,4 +160,5 @@ def _get(ledgers: Ledgers, ref: str) -> Ledger:
 
 
 def _say(note: Note) -> None:
-    click.echo(f"the-loop: {note.name}: {note.fields.get('ref', '')}: {note.fields.get('reason', '')}", err=True)
+    text = f"the-loop: {note.name}: {note.fields.get('ref', '')}: {note.fields.get('reason', '')}"
+    click.echo(printable(text), err=True)

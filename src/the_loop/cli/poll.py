@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from the_loop.cli.common import Options, check_configuration_of, with_options
-from the_loop.core.model import epoch, span
+from the_loop.core.model import epoch, printable, span
 from the_loop.lock import Probe, Sight, look
 from the_loop.state import PIDFILE, StateRoot
 from the_loop.supervision.stopping import Result, mention_system_units
@@ -132,7 +132,7 @@ def status(options: Options, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(report))
     else:
-        print("\n".join(_in_words(report, sight.cause)))
+        print("\n".join(map(printable, _in_words(report, sight.cause))))
         if sight.probe is not Probe.HELD and (others := mention_system_units()):
             print(others.removeprefix("; "))
     codes = {Probe.HELD: 0, Probe.FREE: 3, Probe.UNKNOWN: 4}

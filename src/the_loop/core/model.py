@@ -52,6 +52,17 @@ def clean(text: str) -> str:
     return _SURROGATE.sub("\ufffd", text.replace("\0", "\u2400"))
 
 
+def printable(text: str) -> str:
+    """`text` on one line and safe for a terminal: what is not printable, line breaks too, is written as a code."""
+    return text if text.isprintable() else "".join(map(_code, text))
+
+
+def _code(char: str) -> str:
+    if char.isprintable():
+        return char
+    return f"\\x{ord(char):02x}" if ord(char) < 0x100 else f"\\u{ord(char):04x}"
+
+
 def timestamp(epoch_s: float) -> str:
     """`epoch_s` as ISO 8601 UTC in milliseconds, ending in `Z`."""
     moment = datetime.fromtimestamp(epoch_s, UTC)
