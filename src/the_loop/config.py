@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
+from msgspec.structs import astuple
 
 from the_loop.core.model import LoopError
 
@@ -128,6 +129,30 @@ def authorized_users(config: Config, section: SourceSection) -> frozenset[str]:
         elif provider == section.provider:
             mine.append(bare)
     return frozenset(mine)
+
+
+def names_below(root: Path, config: Config, file: Path | None) -> frozenset[str]:
+    """The names in the directory `root` that the configuration puts there: inboxes, and whatever else it names."""
+    sections = [*config.polling.sources, config.session]
+    texts = [text for section in sections for value in astuple(section) for text in _texts(value)]
+    inboxes = (getattr(section, "path", None) for section in sections)
+    places = [Path(path) for path in inboxes if isinstance(path, str)]
+    places += [Path(text) for text in texts if text.startswith(("/", "~"))]
+    places += [file.absolute()] if file is not None else []
+    return frozenset(name for place in places if (name := _name_below(root, place)))
+
+
+def _texts(value: object) -> list[str]:
+    return [text for text in (value if isinstance(value, tuple) else (value,)) if isinstance(text, str)]
+
+
+def _name_below(root: Path, place: Path) -> str:
+    """The first part of the path from `root` to `place`; "" if it does not lead there."""
+    try:
+        parts = (root / place.expanduser()).resolve().relative_to(root).parts
+    except (OSError, RuntimeError, ValueError):
+        return ""
+    return parts[0] if parts else ""
 
 
 def path_faults(**paths: str | None) -> list[Fault]:

@@ -19,12 +19,13 @@ import functools
 import hashlib
 import os
 import re
+import shlex
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from the_loop.core.model import LoopError
+from the_loop.core.model import LoopError, printable
 from the_loop.durable import fsync_directory
 
 PIDFILE: Final = "poll.pid"
@@ -32,6 +33,8 @@ _SLUG_LIMIT: Final = 200
 _PUNCTUATION: Final = {":": ",", "/": "+", "#": "@"}
 _PUNCTUATION_BACK: Final = {b: a for a, b in _PUNCTUATION.items()}
 _LITERAL: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+_OWN: Final = frozenset({PIDFILE, "poll-status.json", "poll.wake", "control.sock", "portable", "local", "logs"})
+_GUESTS: Final = frozenset({"inbox", "lost+found"})
 _FOLDERS: Final = ("portable", "local", "local/deliveries", "local/sources", "local/sessions", "logs")
 
 
@@ -80,9 +83,13 @@ class StateRootError(LoopError):
 
 @dataclass(frozen=True, slots=True)
 class StateRoot:
-    """Paths below one state root. Constructing it does not access the disk."""
+    """Paths below one state root. Constructing it does not access the disk.
+
+    `guests`: what else may be in the directory when it becomes a state root, as the configuration puts it there.
+    """
 
     path: Path
+    guests: frozenset[str] = _GUESTS
 
     @property
     def pidfile(self) -> Path:
@@ -126,7 +133,7 @@ class StateRoot:
         return self.deliveries / slug(delivery_id)
 
     def prepare_root(self) -> None:
-        """Create the root directory, 0700. Raises StateRootError if it has another owner or is not a directory."""
+        """Create the root directory, 0700. Raises StateRootError, with nothing changed, if `check_owner` does."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileExistsError):
@@ -140,7 +147,10 @@ class StateRoot:
             ) from error
 
     def check_owner(self) -> None:
-        """Raise StateRootError unless the root is missing or a directory of the invoking user. Raises OSError."""
+        """Raise StateRootError unless the root is missing, or a directory of the invoking user that is ours alone.
+
+        Raises OSError.
+        """
         try:
             found = self.path.stat()
         except FileNotFoundError:
@@ -155,6 +165,25 @@ class StateRoot:
         if found.st_mode & stat.S_ISVTX or self.path == Path("/"):
             problem = f"cannot use state root '{self.path}': it is a shared directory"
             raise StateRootError(problem, "use a directory of its own as --state-root")
+        if stat.S_IMODE(found.st_mode) != 0o700:
+            self._check_contents()
+
+    def _check_contents(self) -> None:
+        """Raise StateRootError if the directory, which would become private, holds anything of others'."""
+        with os.scandir(self.path) as entries:
+            others = sorted(entry.name for entry in entries if not self._may_be_there(entry.name))
+        if others:
+            named = ", ".join(f"'{printable(name)}'" for name in others[:3]) + (", …" if len(others) > 3 else "")
+            place = shlex.quote(str(self.path))
+            raise StateRootError(
+                f"cannot use state root '{self.path}': it would become private, and it has other files in it: {named}",
+                f"use a directory of its own, as in `--state-root {shlex.quote(str(self.path / 'the-loop'))}`, "
+                f"or, if all of it is the poller's, run `chmod 700 {place}`",
+            )
+
+    def _may_be_there(self, name: str) -> bool:
+        is_half_written = name.startswith(".") and any(name.startswith(f".{own}.") for own in _OWN)
+        return name in _OWN or name in self.guests or is_half_written
 
     def prepare_folders(self) -> None:
         """Create the directories below the root, and remove temporary files that interrupted writes left there.

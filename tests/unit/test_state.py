@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from support.processes import LIMIT_S, in_private_mounts, python_argv, run_python, traced
+from the_loop.cli.common import Options
 from the_loop.durable import read_json_object, read_regular, replace_file, to_json_bytes, write_durably
 from the_loop.state import StateRoot, StateRootError, slug, unslug
 
@@ -344,6 +345,82 @@ def test_prepare_root_of_a_shared_directory_refuses_and_keeps_its_mode(tmp_path:
         StateRoot(shared).prepare_root()
 
     assert mode_of(shared) == 0o1777
+
+
+def test_root_that_holds_other_things_is_refused_and_keeps_its_mode(tmp_path: Path) -> None:
+    """`--state-root /usr/local` made it private."""
+    taken = tmp_path / "it's taken"
+    for name in ("bin", "etc", "lib", "lo\x1bcal"):
+        (taken / name).mkdir(parents=True)
+    taken.chmod(0o755)
+    before = taken.stat()
+
+    for act in (StateRoot(taken).prepare_root, StateRoot(taken).check_owner):
+        with pytest.raises(StateRootError) as caught:
+            act()
+
+    quoted = str(tmp_path) + "/it'\"'\"'s taken"
+    assert str(caught.value) == (
+        f"cannot use state root '{taken}': it would become private, and it has other files in it: "
+        f"'bin', 'etc', 'lib', … (use a directory of its own, as in `--state-root '{quoted}/the-loop'`, "
+        f"or, if all of it is the poller's, run `chmod 700 '{quoted}'`)"
+    )
+    assert (taken.stat().st_mode, taken.stat().st_ctime_ns) == (before.st_mode, before.st_ctime_ns)
+    assert sorted(path.name for path in taken.iterdir()) == ["bin", "etc", "lib", "lo\x1bcal"]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        (),
+        ("inbox",),
+        ("lost+found",),
+        ("poll.pid", "poll-status.json", "poll.wake", "portable", "local", "logs", "inbox", ".poll.pid.4711"),
+    ],
+    ids=len,
+)
+def test_root_that_holds_only_what_is_ours_is_made_private(tmp_path: Path, names: tuple[str, ...]) -> None:
+    root = StateRoot(tmp_path / "root")
+    root.path.mkdir()
+    root.path.chmod(0o755)
+    for name in names:
+        (root.path / name).mkdir()
+
+    root.prepare_root()
+
+    assert mode_of(root.path) == 0o700
+
+
+def test_root_that_is_private_already_may_hold_anything(tmp_path: Path) -> None:
+    root = StateRoot(tmp_path / "root")
+    root.path.mkdir(mode=0o700)
+    (root.path / "notes.txt").touch()
+
+    root.prepare_root()
+
+
+def test_root_may_hold_what_the_configuration_puts_there(tmp_path: Path) -> None:
+    path = tmp_path / "root"
+    for name in ("in box", "tokens", "bin", "work"):
+        (path / name).mkdir(parents=True)
+    (path / "config.yaml").write_text(f"""
+        polling:
+          sources:
+            - {{provider: directory, path: "./in box/deep"}}
+            - {{provider: github, repos: [o/r], label: x, tokenFile: "{path}/tokens/one"}}
+        routing: {{authorizedUsers: ["directory:root", "github:octocat"]}}
+        session: {{command: ["{path}/bin/agent", notes], workdir: "{path}/work"}}
+    """)
+    path.chmod(0o755)
+    options = Options(config_file=str(path / "config.yaml"), state_root=str(path), verbose=False)
+
+    options.root_of(options.load()).prepare_root()
+
+    assert mode_of(path) == 0o700
+    path.chmod(0o755)
+    (path / "notes").touch()
+    with pytest.raises(StateRootError, match="other files in it: 'notes' "):
+        options.root_of(options.load()).prepare_root()
 
 
 def test_check_owner_of_the_top_directory_refuses() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ import click
 
 from the_loop import wiring
 from the_loop.cli.help import CONFIG_HELP, DEBUG_HELP, STATE_ROOT_HELP, VERBOSE_HELP
-from the_loop.config import ConfigError, Loaded
+from the_loop.config import ConfigError, Loaded, names_below
 from the_loop.config_file import find_file, load, peek_root
 from the_loop.core.model import LoopError
 from the_loop.processes import Identity, execution_of
@@ -53,8 +53,9 @@ class Options:
         return wiring.state_root(self.state_root or configured, None, os.environ)
 
     def root_of(self, loaded: Loaded) -> StateRoot:
-        """The state root under a configuration that is loaded."""
-        return wiring.state_root(self.state_root, loaded.config, os.environ)
+        """The state root under a configuration that is loaded, with what that puts there."""
+        root = wiring.state_root(self.state_root, loaded.config, os.environ)
+        return replace(root, guests=root.guests | names_below(root.path, loaded.config, loaded.file))
 
 
 def with_options(command: F) -> F:
