@@ -74,6 +74,7 @@ CATALOG: Final[Mapping[str, Form]] = {
     "item.failed": Form(ERROR, "cannot process {ref}: {reason}"),
     "source.failed": Form(WARNING, "source {source} failed: {reason}"),
     "source.waiting": Form(WARNING, "source {source} is waiting until {until}: {reason}"),
+    "source.exposed": Form(WARNING, "source {source}: {reason}"),
     "source.recovered": Form(NOTICE, "source {source} recovered"),
     "config.reloaded": Form(NOTICE, "loaded the configuration '{path}'"),
     "config.rejected": Form(ERROR, "keeping the previous configuration: {reason}"),

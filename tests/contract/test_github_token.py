@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from support.clock import Clock
 from support.github.fake import FakeGitHub
 from support.http_server import FakeServer
-from support.world import REPO, in_real_loop
-from the_loop.sources.base import SourceError
+from support.world import REPO, Clock, in_loop
+from the_loop.sources.base import SourceError, SourceSite
 from the_loop.sources.github.client import Client
-from the_loop.sources.github.provider import github_token
+from the_loop.sources.github.provider import build, github_token
 from the_loop.sources.github.section import GithubSection
+from the_loop.sources.limits import RateLimiters
 
 SECTION = GithubSection(provider="github", repos=(REPO,), label="auto")
 UNUSABLE = ["hush\0hush", "hush\nhush", "hush\r\nX-Evil: 1", "h\xfcsh-hush", "hush\ud800", "\u2028hush"]
@@ -61,3 +63,49 @@ async def test_client_when_its_token_cannot_be_sent_then_does_not_show_it(github
     await client.close()
 
     assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o620, 0o604, 0o600, 0o400])
+@in_loop
+async def test_token_file_when_others_may_use_it_then_is_told_once_with_what_to_type(
+    github: FakeGitHub, tmp_path: Path, mode: int
+) -> None:
+    file = tmp_path / "my token"
+    file.write_text("hush")
+    file.chmod(mode)
+    told = await notes_of(github, tmp_path, token_file=str(file))
+
+    reason = f"other users may use the token in '{file}', its mode is {mode:04o} (run `chmod 600 '{file}'`)"
+    exposed = [("source.exposed", {"source": "work", "reason": reason})]
+    assert told == [exposed if mode & 0o077 else [], []]
+
+
+@in_loop
+async def test_credential_of_the_manager_is_taken_as_it_is(github: FakeGitHub, tmp_path: Path) -> None:
+    """Its group bits are the mask of the access list that lets the service read it."""
+    (tmp_path / "token").write_text("hush")
+    (tmp_path / "token").chmod(0o440)
+
+    assert await notes_of(github, tmp_path, credential="token") == [[], []]
+
+
+async def notes_of(github: FakeGitHub, folder: Path, **fields: str) -> list[list[tuple[str, object]]]:
+    """What two polls of a source with such a token tell."""
+    section = GithubSection(provider="github", repos=(REPO,), label="auto", api_url=github.base_url, **fields)
+    (folder / "root" / "portable").mkdir(parents=True)
+    site = SourceSite(
+        name="work",
+        root=folder / "root",
+        folder=folder / "root" / "x",
+        environ={"CREDENTIALS_DIRECTORY": str(folder)} if "credential" in fields else {},
+        authorized=frozenset(),
+        linger_s=0,
+        limiters=RateLimiters(time.monotonic),
+        cursor=None,
+        wait_s=0,
+        wait_left_s=0,
+    )
+    source = build(section, site)
+    listings = [await source.poll(None, {}) for _ in range(2)]
+    await source.close()
+    return [[(note.name, note.fields) for note in listing.notes] for listing in listings]

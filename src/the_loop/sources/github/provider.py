@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from the_loop.config import Config, Fault, path_faults
+from the_loop.core.model import Note
 from the_loop.sources.base import SourceError
 from the_loop.sources.github.section import GithubSection
+from the_loop.sources.tokens import exposure
 from the_loop.state import StateRoot
 
 if TYPE_CHECKING:
@@ -45,7 +47,24 @@ def build(section: GithubSection, site: SourceSite) -> Source:
         api_version=section.api_version,
     )
     repositories = Repositories(StateRoot(site.root).repositories)
-    return GithubSource(section, client, repositories, linger_s=site.linger_s, cursor=site.cursor)
+    notes = _warnings(section, site)
+    return GithubSource(section, client, repositories, linger_s=site.linger_s, cursor=site.cursor, notes=notes)
+
+
+def _warnings(section: GithubSection, site: SourceSite) -> list[Note]:
+    """What is to be told once, as it should be different but works."""
+    path = _token_path(section, site.environ)
+    if path is None or path.parent == Path(site.environ.get("CREDENTIALS_DIRECTORY", "")):
+        return []
+    exposed = exposure(path)
+    return [Note("source.exposed", {"source": site.name, "reason": exposed})] if exposed else []
+
+
+def _token_path(section: GithubSection, environ: Mapping[str, str]) -> Path | None:
+    credentials = environ.get("CREDENTIALS_DIRECTORY")
+    if section.credential and credentials:
+        return Path(credentials) / section.credential
+    return Path(section.token_file).expanduser() if section.token_file else None
 
 
 def github_token(section: GithubSection, environ: Mapping[str, str]) -> str | None:
@@ -53,12 +72,7 @@ def github_token(section: GithubSection, environ: Mapping[str, str]) -> str | No
 
     Raises SourceError where one is named and cannot be read: that is not the same as none.
     """
-    credentials = environ.get("CREDENTIALS_DIRECTORY")
-    path = None
-    if section.credential and credentials:
-        path = Path(credentials) / section.credential
-    elif section.token_file:
-        path = Path(section.token_file).expanduser()
+    path = _token_path(section, environ)
     if path is None:
         given = environ.get("GITHUB_TOKEN", "")
         return _checked_token(given, "$GITHUB_TOKEN") if given else None

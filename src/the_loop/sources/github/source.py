@@ -8,14 +8,14 @@ have validators), and an idle poll requests nothing else. The cursor is ``{"repo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from the_loop.core.model import Entry, Kind, WorkItem
+from the_loop.core.model import Entry, Kind, Note, WorkItem
 from the_loop.sources.base import GiveUp, Known, Limited, Listing, Sighting, SourceError, Thread, in_few_words
 from the_loop.sources.github.client import Client
 from the_loop.sources.github.departures import ask_about_missing
@@ -66,13 +66,18 @@ class GithubSource:
         *,
         linger_s: float,
         cursor: Mapping[str, Any] | None = None,
+        notes: Sequence[Note] = (),
     ) -> None:
-        """`cursor`: the stored one; it is needed to know its own items before the first poll. `linger_s`: seconds."""
+        """`cursor`: the stored one; it is needed to know its own items before the first poll. `linger_s`: seconds.
+
+        `notes` are told with the first listing.
+        """
         self.name = section.name or section.default_name()
         self._section = section
         self._client = client
         self._repositories = repositories
         self._linger_s = linger_s
+        self._notes = notes
         host = urlsplit(section.api_url).hostname or ""
         self._host = host
         self._root = "github:" if host == "api.github.com" else f"github:{host}/"
@@ -118,7 +123,8 @@ class GithubSource:
         if failed == len(self._section.repos):
             raise next((fault for fault in faults if isinstance(fault, Limited)), None) or _together(faults)
         written = {repo: write_record(record) for repo, record in records.items() if record is not None}
-        return Listing(sightings, {"repos": written}, items, faults, is_short=self._client.is_short)
+        notes, self._notes = self._notes, ()
+        return Listing(sightings, {"repos": written}, items, faults, notes, is_short=self._client.is_short)
 
     async def thread(self, ref: str) -> Thread:
         place, number = self._place_of(ref)
