@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.clock import Clock
 from support.github.fake import FakeGitHub
 from support.http_server import FakeServer
-from support.world import REPO, Clock, in_loop
+from support.world import REPO, in_real_loop
 from the_loop.sources.base import SourceError, SourceSite
 from the_loop.sources.github.client import Client
 from the_loop.sources.github.provider import build, github_token
@@ -66,7 +67,7 @@ async def test_client_when_its_token_cannot_be_sent_then_does_not_show_it(github
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o620, 0o604, 0o600, 0o400])
-@in_loop
+@in_real_loop
 async def test_token_file_when_others_may_use_it_then_is_told_once_with_what_to_type(
     github: FakeGitHub, tmp_path: Path, mode: int
 ) -> None:
@@ -80,7 +81,7 @@ async def test_token_file_when_others_may_use_it_then_is_told_once_with_what_to_
     assert told == [exposed if mode & 0o077 else [], []]
 
 
-@in_loop
+@in_real_loop
 async def test_credential_of_the_manager_is_taken_as_it_is(github: FakeGitHub, tmp_path: Path) -> None:
     """Its group bits are the mask of the access list that lets the service read it."""
     (tmp_path / "token").write_text("hush")
@@ -91,7 +92,8 @@ async def test_credential_of_the_manager_is_taken_as_it_is(github: FakeGitHub, t
 
 async def notes_of(github: FakeGitHub, folder: Path, **fields: str) -> list[list[tuple[str, object]]]:
     """What two polls of a source with such a token tell."""
-    section = GithubSection(provider="github", repos=(REPO,), label="auto", api_url=github.base_url, **fields)
+    place: Any = fields
+    section = GithubSection(provider="github", repos=(REPO,), label="auto", api_url=github.base_url, **place)
     (folder / "root" / "portable").mkdir(parents=True)
     site = SourceSite(
         name="work",
