@@ -1,7 +1,11 @@
-"""The wake socket: a datagram on it starts a cycle at once. It is the manager's, or our own in the state root.
+"""The sockets of a poller, as its own side and the commands both know them.
+
+The wake socket: a datagram on it starts a cycle at once. It is the manager's, or our own in the state root.
 
 The manager keeps its socket open over a restart, so that the next poller serves a wake-up that was sent meanwhile.
 The content of a datagram is ignored.
+
+The control socket (`control`, `asking`) takes requests and answers them.
 """
 
 from __future__ import annotations
@@ -11,12 +15,17 @@ import os
 import re
 import socket
 import stat
+import struct
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import Final
 
 OWN_NAME: Final = "poll.wake"
+CONTROL_NAME: Final = "control.sock"
+LINE_LIMIT: Final = 64 << 10  # bytes of a request or an answer on the control socket, with the line break
+ASKING_LIMIT_S: Final = 10.0  # from the connection to the last byte of the answer
 _FIRST_FD: Final = 3
+_CREDENTIALS: Final = struct.Struct("iII")  # struct ucred: pid, uid, gid
 
 
 def inherited_socket(environ: MutableMapping[str, str]) -> socket.socket | None:
@@ -45,7 +54,7 @@ def own_socket(root: Path) -> socket.socket | None:
     """
     made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
-        with _short(root / OWN_NAME) as path:
+        with short_path(root / OWN_NAME) as path:
             with contextlib.suppress(FileNotFoundError):
                 Path(path).unlink()
             made.bind(path)
@@ -55,6 +64,13 @@ def own_socket(root: Path) -> socket.socket | None:
         return None
     made.setblocking(False)
     return made
+
+
+def peer_uid(connection: socket.socket) -> int:
+    """The user at the other end: who connected, or, for the one who connected, who listens. Raises OSError."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    uid: int = _CREDENTIALS.unpack(credentials)[1]
+    return uid
 
 
 def drain(wakes: socket.socket) -> None:
@@ -69,7 +85,7 @@ def send_wake(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.setblocking(False)
         try:
-            with _short(path) as short:
+            with short_path(path) as short:
                 sender.sendto(b"wake", short)
         except BlockingIOError:
             return True  # the queue is full of wake-ups already
@@ -79,8 +95,8 @@ def send_wake(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _short(path: Path) -> Iterator[str]:
-    """A name for `path` that fits into a socket address (108 bytes), however long the path is. Raises OSError."""
+def short_path(path: Path) -> Iterator[str]:
+    """A name for `path` that fits into a socket address (107 bytes), however long the path is. Raises OSError."""
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"

@@ -214,22 +214,23 @@ def _uid_of(unit: Unit, state: UnitState) -> int:
         raise OwnerUnknown(f"there is no user '{state.user}' now") from error
 
 
-def record_unit(root: StateRoot, environ: Mapping[str, str], wake: str) -> None:
+def record_unit(root: StateRoot, environ: Mapping[str, str], wake: str, control: str = "") -> None:
     """Record the unit that runs this process, if any, so that `stop` knows it between two starts. Raises OSError.
 
-    `wake` is the path of the manager's wake socket, "" if there is none.
+    `wake` is the path of the manager's wake socket, "" if there is none; `control` that of the control socket, ""
+    if it is in the root or there is none. Without a unit the record has no name, and is there only for a `control`.
     """
     path = root.path / "local" / "unit.json"
     unit = unit_of("self") if environ.get("SYSTEMD_EXEC_PID") == str(os.getpid()) else None
-    if unit is None:
+    if unit is None and not control:
         path.unlink(missing_ok=True)
         return
-    record = {"schema": 1, "name": unit.name, "scope": unit.scope, "uid": unit.uid}
-    record |= {
-        "invocationId": environ.get("INVOCATION_ID"),
-        "heartbeat": environ.get("RUNTIME_DIRECTORY", "").partition(":")[0],
-    }
-    record["wake"] = wake
+    record: dict[str, Any] = {"schema": 1}
+    if unit is not None:
+        record |= {"name": unit.name, "scope": unit.scope, "uid": unit.uid}
+        record["invocationId"] = environ.get("INVOCATION_ID")
+    record["heartbeat"] = environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
+    record |= {"wake": wake, "control": control}
     replace_file(path, to_json_bytes(record), sync=False)
 
 
