@@ -20,13 +20,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from the_loop.core.model import Outcome, Verdict, delivery_id
+from the_loop.core.model import Kind, Outcome, Verdict, delivery_id
 from the_loop.durable import IrregularFile, read_json_object, to_json_line, write_durably
 from the_loop.processes import Identity, boot_id, parse_identity
-from the_loop.state import StateRoot
+from the_loop.state import StateRoot, unslug
 
 _MARKS: Final = ("started.json", "outcome.json", "outcome.json.tmp")
 _PROBES: Final = 200  # that may be met while the lock is wanted
+_KINDS: Final = frozenset(map(str, Kind))
 _PARTS: Final = (*_MARKS, "payload.json", "lock")
 
 
@@ -72,6 +73,16 @@ class Deliveries:
     def stems(self) -> set[Path]:
         """Every delivery that has files. Raises OSError."""
         return {stem_of(path) for path in self._root.deliveries.iterdir()}
+
+    def stems_of(self, ref: str) -> set[Path]:
+        """Every delivery of this item that has files, pending or not. Raises OSError."""
+        return {stem for stem in self.stems() if self._is_of(stem, ref)}
+
+    def _is_of(self, stem: Path, ref: str) -> bool:
+        name = unslug(stem.name)
+        if name is None:  # it was cut: only the payload names its item
+            return (self.payload(stem) or {}).get("ref") == ref
+        return name.startswith(f"{ref}/") and name[len(ref) + 1 :].partition(":")[0] in _KINDS
 
     def payload(self, stem: Path) -> dict[str, Any] | None:
         """What the receiver reads; None if there is none, or none that a keeper could read. Raises OSError."""

@@ -1,0 +1,105 @@
+"""Requests of commands to the running poller: what each verb of the control socket does.
+
+The handlers wait for nothing: each is one step of the event loop, between two steps of cycles and deliveries. What
+they change takes effect at once: the item is offered, and its source is polled now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, Protocol
+
+from the_loop.core.model import LoopError, Note
+from the_loop.overrides import Overrides, carry_out
+
+_MOST_NAMED: Final = 50
+
+
+class UnknownSource(LoopError):
+    exit_code = 2
+
+
+class WillNotCycle(LoopError):
+    """This poller makes no further cycle."""
+
+    exit_code = 3
+
+
+class Named(Protocol):
+    """What is asked of a source."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the configuration."""
+
+    def owns(self, ref: str) -> bool:
+        """True if the item is one of this source's."""
+
+
+class Requests:
+    """The handlers of one poller.
+
+    `sources` are those in force. `wake` starts a cycle of one source, or of all for None, and says whether it could:
+    None stands for a poller that makes a single cycle. `offer` hands over what is due of an item.
+    """
+
+    def __init__(
+        self,
+        overrides: Overrides,
+        *,
+        sources: Callable[[], Iterable[Named]],
+        wake: Callable[[str | None], bool] | None,
+        offer: Callable[[str], None],
+        tell: Callable[[Note], None],
+    ) -> None:
+        self._overrides = overrides
+        self._sources = sources
+        self._wake = wake
+        self._offer = offer
+        self._tell = tell
+
+    def verbs(self) -> dict[str, Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]]:
+        """The handlers by verb; each returns its answer, or raises LoopError."""
+        return {"wake": self.wake, "retry": self.retry, "settle": self.settle, "reset": self.reset}
+
+    async def wake(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        source = request.get("source")
+        names = sorted(one.name for one in self._sources())
+        if source is not None and source not in names:
+            known = ", ".join(f"'{name}'" for name in names)
+            raise UnknownSource(f"cannot wake '{source}': no such source", f"the sources are {known}")
+        if self._wake is None:
+            raise WillNotCycle("cannot wake the poller: it makes one cycle and ends (--once)")
+        if not self._wake(source):
+            raise LoopError(f"cannot wake '{source}': it is not polled now", "see `the-loop poll status`")
+        return {"woken": names if source is None else [source]}
+
+    async def retry(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        answer = carry_out(self._overrides, "retry", request)
+        for key in answer["retried"]:
+            self._tell(Note("poll.rearmed", {"ref": answer["ref"], "key": key, "reason": "as the operator asked"}))
+        return self._in_effect(answer)
+
+    async def settle(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        answer = carry_out(self._overrides, "settle", request)
+        self._tell(Note("dispatch.dropped", {"ref": answer["ref"], "key": answer["settled"], "reason": "settled"}))
+        return self._in_effect(answer)
+
+    async def reset(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        return self._in_effect(carry_out(self._overrides, "reset", request))
+
+    def _in_effect(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """Hand over what may go now; a spawn is built anew in a cycle of its source, which also shows in the status."""
+        ref: str = answer["ref"]
+        self._offer(ref)
+        owner = next((one.name for one in self._sources() if one.owns(ref)), None)
+        if owner is not None and self._wake is not None:
+            self._wake(owner)
+        return _short(answer)
+
+
+def _short(answer: dict[str, Any]) -> dict[str, Any]:
+    """The answer with long lists cut, so that it fits into a line; `more` counts what is left out."""
+    cut = {name: value[:_MOST_NAMED] for name, value in answer.items() if isinstance(value, list)}
+    more = sum(len(answer[name]) - len(kept) for name, kept in cut.items())
+    return {**answer, **cut, "more": more} if more else answer
