@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -52,6 +53,12 @@ class Options:
             raise RootUnknown(error) from error
         return wiring.state_root(self.state_root or configured, None, os.environ)
 
+    def typed(self, text: str) -> str:
+        """`text` with these options in the commands that it suggests: copied, they are about the same state root."""
+        named = {"--config": self.config_file, "--state-root": self.state_root}
+        given = "".join(f"{option} {shlex.quote(value)} " for option, value in named.items() if value)
+        return text.replace("`the-loop ", f"`the-loop {given}")
+
     def root_of(self, loaded: Loaded) -> StateRoot:
         """The state root under a configuration that is loaded, with what that puts there."""
         root = wiring.state_root(self.state_root, loaded.config, os.environ)
@@ -75,7 +82,11 @@ def with_options(command: F) -> F:
             verbose=own.pop("verbose") or above.get("verbose", False),
         )
         own.pop("debug")
-        return command(options, **own)
+        try:
+            return command(options, **own)
+        except LoopError as error:
+            error.hint = options.typed(error.hint)
+            raise
 
     return wrapped  # type: ignore[return-value]
 

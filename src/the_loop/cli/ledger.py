@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
-import shlex
+import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import Any, Final
 
 import click
 
 from the_loop.cli.common import Options, must_exist, with_options
-from the_loop.core.ledger import Ledger, Standing, after_receipt, encode, forgotten, move, rearm, settle
+from the_loop.core.ledger import Ledger, encode
 from the_loop.core.model import LoopError, Note, delivery_id, printable
-from the_loop.deliveries import remove_all
-from the_loop.ledgers import HeldItem, Ledgers
-from the_loop.lock import LockBusy, RunLock
+from the_loop.deliveries import Deliveries
+from the_loop.ledgers import Ledgers
+from the_loop.lock import LockBusy, LockHeld, Probe, RunLock, look
+from the_loop.overrides import Overrides, carry_out
 from the_loop.state import PIDFILE, StateRoot
+
+_STARTS_WITHIN_S: Final = 10.0  # a poller that takes the lock serves requests
+_PAUSE_S: Final = 0.05
 
 
 @click.group("ledger")
@@ -54,25 +57,22 @@ def show(options: Options, *, ref: str) -> None:
 
 @command.command()
 @click.argument("ref")
+@click.argument("event_id", metavar="[ID]", required=False)
 @with_options
-def retry(options: Options, *, ref: str) -> None:
-    """Retry the given-up and held events of an item.
+def retry(options: Options, *, ref: str, event_id: str | None) -> None:
+    """Retry the given-up and held events of an item, or one of them.
 
     A given-up event starts again with attempt 1. A held event is offered once
-    more, marked as a redelivery.
+    more, marked as a redelivery. While a poller is running, it retries them at
+    once.
     """
-    with _writable(options.root()) as ledgers:
-        ledger = _get(ledgers, ref)
-        keys = [key for key, entry in ledger.poll.pending.items() if entry.state in (Standing.GAVE_UP, Standing.HELD)]
-        if not keys:
-            raise LoopError(
-                f"cannot retry '{ref}': none of its events is given up or held", "see `the-loop ledger list`"
-            )
-        for key in keys:
-            held = ledger.poll.pending[key].state is Standing.HELD
-            ledger = move(ledger, key, Standing.UNCERTAIN, unknown=0) if held else rearm(ledger, key)
-        ledgers.save(ledger)
-    print(f"to be retried: {', '.join(delivery_id(ref, key) for key in keys)}")
+    answer = _decide(options.root(), "retry", {"ref": ref, "key": event_id})
+    names = [delivery_id(ref, str(key)) for key in answer.get("retried", ())]
+    if names:
+        more = f", and {answer['more']} more" if answer.get("more") else ""
+        print(f"to be retried: {', '.join(names)}{more}")
+    else:
+        print(f"in the queue already: {', '.join(delivery_id(ref, str(key)) for key in answer.get('already', ()))}")
 
 
 @command.command("settle")
@@ -84,20 +84,8 @@ def settle_(options: Options, *, ref: str, event_id: str) -> None:
 
     ID is the event's id within the item, as in 'comment:17' or 'spawn:1'.
     """
-    root = options.root()
-    with _writable(root) as ledgers:
-        ledger = _get(ledgers, ref)
-        key = event_id.removeprefix(f"{ref}/")
-        is_pending = key in ledger.poll.pending
-        if not is_pending and ":" not in key:
-            raise LoopError(f"cannot settle '{event_id}': it is not an event id", "write it as in 'comment:17'")
-        if not is_pending and not ledger.knows(key):
-            raise LoopError(
-                f"cannot settle '{key}': '{ref}' has no such event", f"see `the-loop ledger show {shlex.quote(ref)}`"
-            )
-        ledgers.save(after_receipt(ledger, key) if is_pending else settle(ledger, key))
-        remove_all(root.delivery(delivery_id(ref, key)))
-    print(f"settled: {delivery_id(ref, key)}")
+    answer = _decide(options.root(), "settle", {"ref": ref, "key": event_id})
+    print(f"settled: {delivery_id(ref, str(answer.get('settled')))}")
 
 
 @command.command()
@@ -106,15 +94,10 @@ def settle_(options: Options, *, ref: str, event_id: str) -> None:
 def reset(options: Options, *, ref: str) -> None:
     """Forget an item; it starts again with its whole thread.
 
-    The number of its starts is kept, so that its next spawn has a new id.
+    The number of its starts is kept, so that its next spawn has a new id. An
+    item of which a delivery is running is not forgotten.
     """
-    with _writable(options.root()) as ledgers:
-        try:
-            ledger = _get(ledgers, ref)
-        except HeldItem:
-            ledgers.reset_held(ref)
-        else:
-            ledgers.save(forgotten(ledger))
+    _decide(options.root(), "reset", {"ref": ref})
     print(f"reset: {ref}")
 
 
@@ -126,30 +109,43 @@ def _read(root: StateRoot) -> Ledgers:
     return ledgers
 
 
-@contextmanager
-def _writable(root: StateRoot) -> Iterator[Ledgers]:
-    """The ledgers, with the poller's lock held. Raises LockHeld (exit code 75) while a poller is running."""
+def _decide(root: StateRoot, verb: str, request: dict[str, Any]) -> dict[str, Any]:
+    """Have the running poller carry it out, or, where none runs, do it under the lock. Raises LoopError.
+
+    A poller that is starting or stopping, or another command, holds the lock without answering: it is waited for.
+    """
+    from the_loop.supervision.asking import NothingServes, ask
+
     must_exist(root)
+    if os.geteuid() != 0:
+        root.check_owner()  # root may ask for any user, and writes nothing itself
+    until = time.monotonic() + _STARTS_WITHIN_S
+    while True:
+        try:
+            return ask(root, verb, request)
+        except NothingServes:
+            is_over = time.monotonic() >= until
+        try:
+            return _under_lock(root, verb, request)
+        except (LockHeld, LockBusy):
+            if is_over:
+                raise
+        time.sleep(_PAUSE_S)
+
+
+def _under_lock(root: StateRoot, verb: str, request: dict[str, Any]) -> dict[str, Any]:
+    """Carry it out here. Raises LockHeld (exit code 75) or LockBusy while something holds the lock, LoopError."""
+    if root.path.stat().st_uid != os.geteuid() and (sight := look(root.path, PIDFILE)).probe is Probe.HELD:
+        raise LockHeld(root.pidfile, sight.holder)
     root.check_owner()
-    lock = _lock(root)
+    lock = RunLock.attempt(root.path, PIDFILE)
     try:
         root.prepare_folders()
         ledgers = Ledgers(root, _say, time.time)
         ledgers.load()
-        yield ledgers
+        return carry_out(Overrides(ledgers, Deliveries(root)), verb, request)
     finally:
         lock.close()
-
-
-def _lock(root: StateRoot) -> RunLock:
-    until = time.monotonic() + 1.0
-    while True:
-        try:
-            return RunLock.attempt(root.path, PIDFILE)
-        except LockBusy:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.02)
 
 
 def _get(ledgers: Ledgers, ref: str) -> Ledger:

@@ -110,12 +110,13 @@ def restart(options: Options, *, timeout_s: float) -> None:
 
 
 @command.command()
+@click.argument("source", required=False)
 @with_options
-def wake(options: Options) -> None:
-    """Make the running poller start a cycle now."""
+def wake(options: Options, *, source: str | None) -> None:
+    """Make the running poller start a cycle now, of SOURCE or of every source."""
     from the_loop.supervision import waking
 
-    _tell(waking.wake(options.root(), PIDFILE))
+    _tell(waking.wake(options.root(), PIDFILE, source))
 
 
 @command.command()
