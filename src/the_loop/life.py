@@ -30,15 +30,18 @@ from the_loop.heartbeat import Health, left_alone
 from the_loop.ledgers import Ledgers
 from the_loop.lock import RunLock
 from the_loop.outbox import Outbox
+from the_loop.overrides import Overrides
 from the_loop.recovery import Recovery
+from the_loop.requests import Requests
 from the_loop.retries import Retries
 from the_loop.runners.base import Offer, Trace
 from the_loop.signals import Wishes
 from the_loop.source_loop import SourceLoop
 from the_loop.sources.limits import RateLimiters
 from the_loop.state import StateRoot
+from the_loop.supervision.control import ControlServer, listen
 from the_loop.supervision.notify import Notifier
-from the_loop.supervision.sockets import drain, own_socket
+from the_loop.supervision.sockets import CONTROL_NAME, drain, own_socket
 from the_loop.supervision.unit import record_unit
 from the_loop.vitals import Vitals
 from the_loop.watched import Watched
@@ -214,6 +217,8 @@ class Life:
         setup = self._setup
         setup.notifier.stopping()
         setup.notifier.extend_timeout(30)
+        if self._control is not None:
+            await self._control.close()
         if self._wakes is not None:
             asyncio.get_running_loop().remove_reader(self._wakes)
             self._wakes.close()
@@ -324,21 +329,49 @@ class Life:
     # --- what happens ---
 
     def _listen(self) -> None:
-        """Hear wakes on the manager's socket, or on one of our own."""
+        """Take requests, and hear wakes on the manager's socket, or on one of our own."""
         setup = self._setup
         given = setup.wakes
-        record_unit(setup.root, setup.environ, str(given.getsockname()) if given is not None else "")
+        self._control = self._serve_requests()
+        path = self._control.path if self._control is not None else setup.root.path
+        control = "" if setup.root.path in (path, path.parent) else str(path)
+        record_unit(setup.root, setup.environ, str(given.getsockname()) if given is not None else "", control)
         self._wakes = given if given is not None or setup.once else own_socket(setup.root.path)
         if self._wakes is not None:
             asyncio.get_running_loop().add_reader(self._wakes, self._on_wake)
+
+    def _serve_requests(self) -> ControlServer | None:
+        """Answer commands. None on a file system without sockets: the poller works, but cannot be asked."""
+        root = self._setup.root.path
+        runtime = self._setup.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
+        try:
+            listening = listen(root, Path(runtime) if runtime else None)
+        except OSError as error:
+            fields = {"ref": str(root / CONTROL_NAME), "reason": f"commands cannot ask this poller: {explain(error)}"}
+            self.tell(Note("item.failed", fields))
+            return None
+        requests = Requests(
+            Overrides(self._ledgers, self._deliveries, self._dispatcher.running),
+            sources=lambda: [one.source for one in self._watched],
+            wake=None if self._setup.once else self._wake_for,
+            offer=self._dispatcher.offer,
+            tell=self.tell,
+        )
+        return ControlServer(listening, root, requests.verbs())
+
+    def _wake_for(self, name: str | None) -> bool:
+        """A cycle of this source now, of all for None. False if nothing is read from it."""
+        chosen = [one for one in self._loops() if name in (None, one.watched.source.name)]
+        self._dispatcher.resume()
+        for loop in chosen:
+            loop.wake()
+        return name is None or any(not loop.watched.is_unread for loop in chosen)
 
     def _on_wake(self) -> None:
         """A cycle of every source now: back-offs are over, but no moment that a limit named."""
         if self._wakes is not None:
             drain(self._wakes)
-        self._dispatcher.resume()
-        for loop in self._loops():
-            loop.wake()
+        self._wake_for(None)
 
     def _wake_source_of(self, ref: str) -> None:
         owner = self._sources.get(self.source_of(ref))
