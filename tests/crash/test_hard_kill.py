@@ -247,9 +247,6 @@ def test_delivery_when_it_kills_its_receiver_each_time_then_held_and_the_operato
     poller = box.start()
     box.wait(lambda: box.events("poll.comment_held"), "the third time")
     box.wait(lambda: box.run("poll", "status", "--json").json()["held"] == 1, "the status to show it")
-    beside = box.run("ledger", "retry", ref)
-    assert beside.code == 75
-    assert f"pid {poller.pid}" in beside.err
     assert poller.stop() == 0
     assert [got.redelivery for got in box.sink.got() if got.key == "comment:bad"] == [False, True, True]
     assert box.once().code == 0

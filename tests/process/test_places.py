@@ -6,6 +6,7 @@ import os
 import pwd
 import shutil
 import subprocess
+import sys
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -207,6 +208,74 @@ def test_poller_of_a_user_when_root_stops_it_then_stopped_and_no_file_changes_ha
     assert done.code == 0, done.err
     assert poller.wait(1) == 0
     assert owners(theirs) == {NOBODY.pw_uid}
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="only root can ask another user's poller")
+def test_poller_of_a_user_when_root_asks_then_it_does_it_and_no_file_changes_hands(theirs: Box) -> None:
+    theirs.configure(polling={"intervalSeconds": 3600, "maxRetries": 1}, routing={"authorizedUsers": [NOBODY.pw_name]})
+    ref = "directory:inbox/a"
+    poller = theirs.start()
+    theirs.wait(lambda: theirs.sink.ids() and not theirs.pending(), "the spawn")
+    theirs.sink.behave(("*", {"code": 9}))
+    theirs.comment("a", "c1")
+    give(theirs)
+    theirs.prefix = []
+
+    assert theirs.run("poll", "wake", "inbox").code == 0
+    theirs.wait(lambda: theirs.events("poll.comment_failed"), "the rejection")
+    theirs.sink.behave()
+    give(theirs)
+    assert theirs.run("ledger", "retry", ref).code == 0
+    theirs.wait(lambda: theirs.sink.keys(ref).count("comment:c1") == 2 and not theirs.pending(), "the event")
+    assert theirs.run("ledger", "settle", ref, "comment:c1").code == 0
+    assert theirs.run("ledger", "reset", ref).code == 0
+    theirs.wait(lambda: theirs.sink.keys(ref)[-1] == "spawn:2" and not theirs.pending(), "the second start")
+    assert theirs.run("poll", "stop").code == 0
+    assert poller.wait(1) == 0
+    assert theirs.run("ledger", "reset", ref).code == 1, "without a poller root would have to write itself"
+    assert owners(theirs) == {NOBODY.pw_uid}
+
+
+RESET = r"""
+import socket, sys
+peer = socket.socket(socket.AF_UNIX)
+try:
+    peer.connect(sys.argv[1])
+    peer.sendall(b'{"verb": "reset", "ref": "directory:inbox/a"}\n')
+except BrokenPipeError:
+    pass
+except OSError as error:
+    sys.exit(str(error))
+print(peer.recv(4096).decode())
+"""
+
+
+def said_by_nobody(path: Path) -> str:
+    """What another user's program gets from a socket."""
+    argv = [*AS_NOBODY, sys.executable, "-I", "-S", "-c", RESET, str(path)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30, cwd="/")
+    return done.stdout + done.stderr
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="it takes a second user, whom only root can be")
+def test_poller_when_another_user_asks_then_refused_and_nothing_is_done(theirs: Box) -> None:
+    for path in [theirs.root, *theirs.root.rglob("*")]:
+        os.chown(path, 0, 0, follow_symlinks=False)
+    theirs.configure()
+    theirs.prefix = []
+    poller = theirs.start()
+    theirs.wait(lambda: theirs.sink.ids() and not theirs.pending(), "the spawn")
+    theirs.root.chmod(0o755)
+    theirs.prefix = AS_NOBODY
+    for arguments in (("ledger", "reset", "directory:inbox/a"), ("poll", "wake")):
+        done = theirs.run(*arguments)
+        assert done.code in (1, 3), done.err
+    assert "ermission denied" in said_by_nobody(theirs.root / "control.sock")
+    (theirs.root / "control.sock").chmod(0o666)
+    assert f"uid {NOBODY.pw_uid} may not ask" in said_by_nobody(theirs.root / "control.sock")
+    theirs.prefix = []
+    assert theirs.sink.ids() == ["directory:inbox/a/spawn:1"]
+    assert poller.stop() == 0
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="it takes a second user, whom only root can be")
