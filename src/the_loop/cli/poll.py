@@ -113,7 +113,10 @@ def restart(options: Options, *, timeout_s: float) -> None:
 @click.argument("source", required=False)
 @with_options
 def wake(options: Options, *, source: str | None) -> None:
-    """Make the running poller start a cycle now, of SOURCE or of every source."""
+    """Make the running poller start a cycle now.
+
+    A cycle of SOURCE, a name from the configuration, or of every source.
+    """
     from the_loop.supervision import waking
 
     _tell(waking.wake(options.root(), PIDFILE, source))
