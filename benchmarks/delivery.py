@@ -2,7 +2,7 @@
 
     benchmarks/delivery.py [--rounds 5] [--deliveries 60]
 
-Needs root, as it boots a machine of its own (tests/support/box.py). Ours: comments on four items, each handed to
+Needs root, as it boots a machine of its own (tests/support/container.py). Ours: comments on four items, each handed to
 `true`. Bare: two durable files and `true` through the same manager (bare_delivery.py). Both as the same user, on the
 same disk, in turn, one at a time and four at once; the median of the rounds, and the ratio.
 """  # noqa: INP001 (a script, not a package)
@@ -20,8 +20,8 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from support.box import Box
-from support.box_host import obstacle
+from support.container import Container
+from support.container_host import obstacle
 from support.installed import Installed
 
 _ITEMS = 4
@@ -33,9 +33,9 @@ _BARE = Path(__file__).with_name("bare_delivery.py")
 class Ours:
     """An account whose poller hands everything to `true`, so many at once."""
 
-    def __init__(self, box: Box, at_once: int) -> None:
+    def __init__(self, container: Container, at_once: int) -> None:
         self.loop = Installed(
-            box,
+            container,
             session={"command": ["true"]},
             routing={"maxConcurrentDispatches": at_once},
             polling={"intervalSeconds": 86400},
@@ -69,9 +69,9 @@ def bare_rate(loop: Installed, count: int, at_once: int, kind: str) -> float:
     return count / float(loop.run(argv, limit_s=_PATIENCE_S).stdout)
 
 
-def compare(box: Box, at_once: int, rounds: int, count: int) -> str:
+def compare(container: Container, at_once: int, rounds: int, count: int) -> str:
     rates: dict[str, list[float]] = {"ours": [], **{kind: [] for kind in _KINDS}}
-    with (ours := Ours(box, at_once)).loop as loop:
+    with (ours := Ours(container, at_once)).loop as loop:
         for _ in range(rounds):
             for kind in _KINDS:
                 rates[kind].append(bare_rate(loop, count, at_once, kind))
@@ -91,14 +91,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         if reason := obstacle(Path(folder)):
             sys.exit(f"delivery.py: {reason}")
-        with Box(Path(folder) / "box") as box:
+        with Container(Path(folder) / "container") as container:
             sys.stdout.write(f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}\n\n")
             sys.stdout.write(
                 "| deliveries | ours | Python in the unit | ours to it | `true` in the unit | ours to it |\n"
             )
             sys.stdout.write("|---|---|---|---|---|---|\n")
             for at_once in (1, _ITEMS):
-                sys.stdout.write(compare(box, at_once, options.rounds, options.deliveries) + "\n")
+                sys.stdout.write(compare(container, at_once, options.rounds, options.deliveries) + "\n")
                 sys.stdout.flush()
 
 

@@ -45,7 +45,7 @@ def stem_of(path: Path) -> Path:
 
 
 class DeliveryRuns(Exception):
-    """The delivery's lock is held: it was accepted or runs, and nothing can be concluded about it."""
+    """The delivery was accepted, runs, or ended unrecorded: it must not be taken for one that never begins."""
 
 
 def is_locked(stem: Path) -> bool:
@@ -92,8 +92,15 @@ class Deliveries:
             return None
 
     def write(self, stem: Path, payload: Mapping[str, Any]) -> None:
-        """Replace the payload, under the lock if the event was offered before. Raises DeliveryRuns, OSError."""
-        with claim(stem) if _was_offered(stem) else contextlib.nullcontext():
+        """Replace the payload, under the lock if the event was offered before. Raises DeliveryRuns, OSError.
+
+        The one it replaces is of the number below, and must not have begun.
+        """
+        if not _was_offered(stem):
+            _write_payload(stem, payload)
+            return
+        with claim(stem):
+            _expect_not_begun(stem, payload["offer"] - 1)
             _write_payload(stem, payload)
 
     def make_ready(self, stem: Path, payload: Mapping[str, Any]) -> None:
@@ -111,6 +118,7 @@ class Deliveries:
         if not _was_offered(stem):
             return number
         with claim(stem):
+            _expect_not_begun(stem, number)
             payload = self.payload(stem)
             present = None if payload is None else payload.get("offer")
             if isinstance(present, int) and present > number:
@@ -155,6 +163,12 @@ def remove_old_marks(stem: Path, offer: int) -> None:
         return
     for part in _MARKS:
         beside(stem, part).unlink(missing_ok=True)
+
+
+def _expect_not_begun(stem: Path, number: int) -> None:
+    """Raise DeliveryRuns if this offer left a mark: it began, and that is to be recorded first. Raises OSError."""
+    if is_started(stem, number) or outcome_of(stem, number) is not None:
+        raise DeliveryRuns(stem.name)
 
 
 def _write_payload(stem: Path, payload: Mapping[str, Any]) -> None:

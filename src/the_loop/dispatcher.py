@@ -20,6 +20,7 @@ from the_loop.runners.base import Offer, Trace
 
 _FIRST_PAUSE_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 900.0
+_AGAIN_S: Final = 1.0  # until an offer that never began is made again
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,12 @@ class Dispatcher:
         """Wait for a delivery that an earlier poller started. It counts, but waits for no slot: it runs already."""
         self._tell(Note("dispatch.adopted", {"ref": offer.ref, "key": offer.key}))
         self._begin(offer, adopted=True)
+
+    def look_after(self, ref: str) -> None:
+        """Wait for what is under way of this item, though it was not known. Raises OSError, HeldItem."""
+        for offer in self._outbox.under_way(ref):
+            if ref not in self._running:
+                self.adopt(offer)
 
     def running(self, ref: str) -> str | None:
         """The key of the item's event that is being delivered."""
@@ -182,7 +189,10 @@ class Dispatcher:
             self._note_start(outcome)
         del self._running[ref]
         self._on_end()
-        self.offer(ref)
+        if outcome is not None and outcome.verdict is Verdict.NEVER_BEGUN:
+            asyncio.get_running_loop().call_later(_AGAIN_S, self.offer, ref)
+        else:
+            self.offer(ref)
 
     def _note_start(self, outcome: Outcome) -> None:
         """A receiver that cannot be started at all would refuse everything: pause, growing, until one starts."""

@@ -83,11 +83,6 @@ class Manager:
         """
         await self._call("StartTransientUnit", "ssa(sv)a(sa(sv))", (name, "fail", list(properties), []))
 
-    async def is_loaded(self, name: str) -> bool:
-        """True while the manager knows a unit of this name that is not dead."""
-        (units,) = await self._call("ListUnitsByNames", "as", ([name],))
-        return any(unit[3] not in ("inactive", "failed") for unit in units)
-
     def close(self) -> None:
         """Drop the connection; calls that wait for an answer get NoAnswer."""
         if self._connection is not None:

@@ -32,7 +32,7 @@ from the_loop.core.model import Event, Kind, Note, Outcome, Verdict, delivery_id
 from the_loop.core.outcomes import Policy, conclude, is_due, never_begun, without_a_session_to_close
 from the_loop.deliveries import Deliveries
 from the_loop.ledgers import HeldItem, Ledgers
-from the_loop.runners.base import Offer, Runner, Status
+from the_loop.runners.base import Offer, Runner, Status, Trace
 
 
 class Outbox:
@@ -105,6 +105,13 @@ class Outbox:
     def inspect(self, offer: Offer) -> Status:
         """What is known of this offer right now. Raises OSError."""
         return self._runner.inspect(offer)
+
+    def under_way(self, ref: str) -> list[Offer]:
+        """The offers of this item that began, or will. Raises OSError, HeldItem."""
+        ledger = self._ledgers.get(ref)
+        pending = {} if ledger is None else ledger.poll.pending
+        offers = [self.offer_of(ref, key, entry) for key, entry in pending.items() if entry.state.is_offered]
+        return [offer for offer in offers if self.inspect(offer).trace is not Trace.NEVER_BEGUN]
 
     def commit(self, decision: Decision) -> None:
         """Put a decision on disk, in its order. Raises OSError; what was written before that does no harm.

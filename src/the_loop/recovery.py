@@ -79,7 +79,12 @@ class Recovery:
             for key, entry in ledger.poll.pending.items()
         }
         held = self._ledgers.held()
-        for stem in self._deliveries.stems():
+        try:
+            stems = self._deliveries.stems()
+        except OSError as error:  # they are removed by another start
+            self._tell(Note("item.failed", {"ref": "local/deliveries", "reason": explain(error)}))
+            return
+        for stem in stems:
             with suppress(OSError):  # what cannot be looked at stays
                 if stem.name not in wanted and not self._is_of_unknown_ledger(stem, held):
                     self._remove_unless_it_runs(stem)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -88,6 +89,7 @@ class Visits:
                 errors += 1
             except Exception as error:  # noqa: BLE001 (the border: one broken item costs that one only)
                 owed.add(sighting.ref)
+                self._look_after(sighting.ref, error)
                 unanswered += isinstance(error, Unanswered)
                 if unanswered == _PATIENCE:
                     budget.exhaust()
@@ -95,6 +97,11 @@ class Visits:
                 errors += 1
         watched.visited = None
         return errors, owed
+
+    def _look_after(self, ref: str, error: Exception) -> None:
+        if isinstance(error, DeliveryRuns):
+            with suppress(OSError, HeldItem):  # it is looked at again in the next cycle
+                self._dispatcher.look_after(ref)
 
     def _fail(self, watched: Watched, ref: str, error: Exception) -> None:
         """What is wrong with an item is told once, until it is well again."""

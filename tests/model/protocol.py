@@ -439,10 +439,7 @@ def _do(state: State, *plan: Op, at: str) -> State:
 
 def _close(state: State, keeper: Keeper, end: str) -> State:
     """The command of this keeper ended."""
-    got = tuple(
-        one._replace(end=end) if one[:2] == keeper[:2] and one.end == OPEN else one  # type: ignore[comparison-overlap]
-        for one in state.got
-    )
+    got = tuple(one._replace(end=end) if one[:2] == keeper[:2] and one.end == OPEN else one for one in state.got)
     return state._replace(got=got)
 
 

@@ -21,7 +21,8 @@ from unittest import mock
 
 from model.state import DELIVERED, OPEN, REFUSED, UNKNOWN, Receipt
 from support import factories as make
-from support.life import Clock, Crash
+from support.clock import NOON, Clock
+from support.fuse import Crash
 from the_loop import dispatcher as dispatcher_module
 from the_loop import handover as handover_module
 from the_loop.core.decide import View, decide, wants_thread
@@ -335,7 +336,7 @@ class _Life:
 
     def look(self) -> None:
         """One visit of cycle.py."""
-        self._script.clock.pass_by(1000)
+        self._script.clock.run(1000)
         ledger = self.ledgers.get(REF)
         view = self._view(ledger)
         if wants_thread(ledger, view, _RULES, owed=False):
@@ -370,7 +371,7 @@ def _ignore(_: object) -> None:
 
 class _Ledgers(Ledgers):
     def __init__(self, script: Script) -> None:
-        super().__init__(script.root, _ignore, lambda: make.NOON)
+        super().__init__(script.root, _ignore, lambda: NOON)
         self._script = script
 
     def save(self, ledger: Ledger) -> None:
@@ -486,5 +487,5 @@ def replay(names: Sequence[str], root: StateRoot) -> tuple[Script, Ledger | None
             stepped = stepping(name, getattr(exec_module, function))
             stack.enter_context(mock.patch.object(exec_module, function, stepped))
         asyncio.run(script.run())
-        ledger = Ledgers(root, _ignore, lambda: make.NOON).get(REF)
+        ledger = Ledgers(root, _ignore, lambda: NOON).get(REF)
     return script, ledger

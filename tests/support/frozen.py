@@ -17,7 +17,7 @@ import sys
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from the_loop.deliveries import beside, is_locked, stem_of
 
@@ -157,7 +157,8 @@ def accepted(loop: Installed) -> list[str]:
 def standstill(loop: Installed, what: str = "slice") -> Iterator[None]:
     """The slice of the deliveries, or the manager, stands still in this context."""
     if what == "manager":
-        pid = loop.box.run(["systemctl", "show", "--value", "-p", "MainPID", f"user@{loop.user.uid}.service"]).stdout
+        show = ["systemctl", "show", "--value", "-p", "MainPID", f"user@{loop.user.uid}.service"]
+        pid = loop.container.run(show).stdout
         with _undone(loop, ["kill", "-STOP", pid.strip()], ["kill", "-CONT", pid.strip()]):
             yield
     else:
@@ -197,7 +198,7 @@ def _do(
         elif what == "comment":
             story.write_comment(loop, rng.choice(list(story.written)))
         else:
-            commands.append(loop.box.start(ACTS[what], user=loop.user.name, **quiet))
+            commands.append(loop.container.start(ACTS[what], user=loop.user.name, **cast("Any", quiet)))
 
 
 def _arrived(loop: Installed) -> list[str]:

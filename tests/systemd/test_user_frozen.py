@@ -26,7 +26,7 @@ from the_loop.runners.units import SLICE, Units
 from the_loop.state import StateRoot
 
 if TYPE_CHECKING:
-    from support.box import Box
+    from support.container import Container
 
 IS_FULL: Final = bool(os.environ.get("THE_LOOP_FULL_SWEEP"))
 SEED: Final = int(os.environ.get("THE_LOOP_SEED") or random.randrange(10**6))
@@ -78,11 +78,11 @@ class Life:
         assert loop.failed() == []
 
 
-def live(box: Box, number: int, making: threading.Lock) -> Life:
+def live(container: Container, number: int, making: threading.Lock) -> Life:
     """Accounts are made and removed one at a time: /etc/passwd has one writer."""
     life = Life(number)
     with making:
-        loop = Installed(box, drop_in=f"{QUICK}KillMode={life.kill_mode}\n")
+        loop = Installed(container, drop_in=f"{QUICK}KillMode={life.kill_mode}\n")
     try:
         life.play(loop)
     except AssertionError as error:
@@ -90,18 +90,18 @@ def live(box: Box, number: int, making: threading.Lock) -> Life:
         print(f"{life.problem}: {error}")
     finally:
         with making:
-            box.remove_user(loop.user.name)
+            container.remove_user(loop.user.name)
     return life
 
 
 @pytest.mark.timeout(3600 if IS_FULL else 120)
 def test_rounds_when_everything_stands_still_at_random_then_each_event_arrives_once_unmarked_and_in_order(
-    box: Box,
+    container: Container,
 ) -> None:
     print(f"THE_LOOP_SEED={SEED}")
     making = threading.Lock()
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        lives = list(pool.map(lambda number: live(box, number, making), range(LIVES)))
+        lives = list(pool.map(lambda number: live(container, number, making), range(LIVES)))
 
     accepted_late = sum(life.story.accepted for life in lives)
     total = f"{sum(life.rounds for life in lives)} rounds, {sum(life.frozen_s for life in lives):.0f} s at a standstill"
@@ -128,16 +128,16 @@ def wait_for_cycles(loop: Installed) -> None:
 
 
 def first_offer(loop: Installed) -> Offer:
-    """The item's spawn, as the box's poller offers it at first; its files as they are found from outside."""
+    """The item's spawn, as the container's poller offers it at first; its files as they are found from outside."""
     ref, _, key = A_SPAWN.rpartition("/")
     return Offer(ref, key, Deliveries(StateRoot(loop.seen(loop.root))).stem(ref, key), 1, 1)
 
 
 @pytest.mark.parametrize(("act", "kill_mode"), [("restart", "mixed"), ("restart", "control-group"), ("kill", "mixed")])
 def test_delivery_that_begins_late_when_the_poller_has_a_new_life_then_is_waited_for(
-    box: Box, act: str, kill_mode: str
+    container: Container, act: str, kill_mode: str
 ) -> None:
-    with Installed(box, drop_in=f"{QUICK}KillMode={kill_mode}\n") as loop:
+    with Installed(container, drop_in=f"{QUICK}KillMode={kill_mode}\n") as loop:
         loop.item("a")
         with standstill(loop):
             loop.systemctl("start")
@@ -164,9 +164,9 @@ WAYS: Final = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_descriptor_when_there_is_only_this_way_to_the_manager_then_is_its_own_from_the_acceptance_on(
-    box: Box, way: str
+    container: Container, way: str
 ) -> None:
-    with Installed(box, drop_in=f"{QUICK}Environment={WAYS[way]}\n") as loop:
+    with Installed(container, drop_in=f"{QUICK}Environment={WAYS[way]}\n") as loop:
         loop.item("a")
         with standstill(loop):
             loop.systemctl("start")
@@ -185,9 +185,9 @@ def test_descriptor_when_there_is_only_this_way_to_the_manager_then_is_its_own_f
 
 @pytest.mark.parametrize(("way", "is_running"), [("private socket", True), ("bus", True), ("bus", False)])
 def test_name_when_it_is_taken_then_the_delivery_goes_out_once_under_another(
-    box: Box, way: str, is_running: bool
+    container: Container, way: str, is_running: bool
 ) -> None:
-    with Installed(box, drop_in=f"{QUICK}Environment={WAYS[way]}\n") as loop:
+    with Installed(container, drop_in=f"{QUICK}Environment={WAYS[way]}\n") as loop:
         name = Units(loop.root, {}).name(first_offer(loop))
         loop.write(loop.units / name, "[Service]\nExecStart=/bin/sleep 1000\n")
         loop.run(["systemctl", "--user", "daemon-reload"])
@@ -237,8 +237,8 @@ def leave_an_offer_that_never_began(loop: Installed) -> None:
     assert accepted(loop) == []
 
 
-def test_unit_of_0_1_0_when_it_begins_late_then_finds_a_higher_number_and_does_nothing(box: Box) -> None:
-    with Installed(box) as loop:
+def test_unit_of_0_1_0_when_it_begins_late_then_finds_a_higher_number_and_does_nothing(container: Container) -> None:
+    with Installed(container) as loop:
         loop.item("a")
         with standstill(loop):
             leave_an_offer_that_never_began(loop)
@@ -255,8 +255,8 @@ def test_unit_of_0_1_0_when_it_begins_late_then_finds_a_higher_number_and_does_n
         assert not beside(offer.stem, "started.json").exists()
 
 
-def test_unit_of_0_1_0_when_it_begins_late_then_only_what_this_version_built_is_delivered(box: Box) -> None:
-    with Installed(box) as loop:
+def test_unit_of_0_1_0_when_it_begins_late_then_only_what_this_version_built_is_delivered(container: Container) -> None:
+    with Installed(container) as loop:
         loop.item("a")
         with standstill(loop):
             leave_an_offer_that_never_began(loop)

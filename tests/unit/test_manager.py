@@ -139,18 +139,20 @@ def test_connection_when_it_was_lost_then_is_made_again(tmp_path: Path) -> None:
 
 def test_calls_side_by_side_get_each_its_own_answer(tmp_path: Path) -> None:
     def answer(_: str, body: tuple[Any, ...]) -> Answer:
-        state = "active" if body[0][0] == "on.service" else "inactive"
-        return Body("a(ssssssouso)", ([(body[0][0], "", "loaded", state, "", "", "/", 0, "", "/")],))
+        return JOB if body[0] == "good.service" else Error(UNIT_EXISTS)
 
-    async def both() -> list[bool]:
+    async def both() -> list[object]:
         manager = Manager({"XDG_RUNTIME_DIR": str(tmp_path)})
-        found = await asyncio.gather(*(manager.is_loaded(name) for name in ("on.service", "off.service")))
+        calls = [manager.start_transient_unit(name, []) for name in ("good.service", "taken.service")]
+        found = await asyncio.gather(*calls, return_exceptions=True)
         manager.close()
-        return found
+        return list(found)
 
     with Peer(private(tmp_path), answer) as peer:
-        assert asyncio.run(both()) == [True, False]
+        good, taken = asyncio.run(both())
 
+    assert good is None
+    assert isinstance(taken, Refused)
     assert peer.connections == 1
 
 

@@ -22,7 +22,7 @@ number say nothing of this one. An answer that cannot be found out at this momen
 **Outcomes.** Refused is the receiver's own word, and the only verdict that spends an attempt; later is its wish;
 unstartable holds back everything, as the next event would fare no better. An exception of `deliver` counts as
 unstartable, so none may leave it once the receiver may have begun; where nothing was begun, unstartable is also its
-answer, never "never begun", on which the event would be offered again at once.
+answer; "never begun" only where another number will do better: the event is offered again within a second.
 
 **Cancelling** `deliver` or `adopt` ends the wait and leaves the delivery alone. A delivery that was not accepted
 by then is never begun: a start is whole, or is not at all.

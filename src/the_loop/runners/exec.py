@@ -45,6 +45,10 @@ class CannotStart(Exception):
     """Nothing was started; the message says why."""
 
 
+class NameTaken(Exception):
+    """A unit of this offer's name is loaded, and does not have its lock."""
+
+
 class ExecRunner:
     """Runs `command` for every offer, in a unit of its own where there are `units`. Satisfies `runners.base.Runner`."""
 
@@ -63,6 +67,8 @@ class ExecRunner:
             if _by_marks(offer).trace is Trace.NEVER_BEGUN:
                 remove_old_marks(offer.stem, offer.number)
                 keeper = await self._start(offer, lock_fd)
+        except NameTaken:  # of an earlier version, or somebody else's: the next number has another name
+            return Outcome(Verdict.NEVER_BEGUN, "the name of its unit is taken")
         except CannotStart as error:
             return Outcome(Verdict.UNSTARTABLE, str(error))
         finally:
@@ -123,8 +129,7 @@ class ExecRunner:
         except Refused as error:
             if error.name != UNIT_EXISTS:
                 raise
-            while await units.is_loaded(offer):  # noqa: ASYNC110 (there is no event to wait for)
-                await asyncio.sleep(_WAITS_S[1])  # of an earlier version: without the lock it does not begin
+            raise NameTaken from error
         self._said_no_manager = False
         return started
 

@@ -45,10 +45,6 @@ class Units:
         unit = properties(offer.stem.name, argv, limit_s=limit_s, variables=passed_on(self._environ), lock_fd=lock_fd)
         await self._manager.start_transient_unit(self.name(offer), unit)
 
-    async def is_loaded(self, offer: Offer) -> bool:
-        """True while the manager has a unit for this very offer. Raises ManagerError."""
-        return await self._manager.is_loaded(self.name(offer))
-
     def close(self) -> None:
         """Drop the connection to the manager."""
         self._manager.close()
