@@ -119,12 +119,22 @@ class Deliveries:
             return number
         with claim(stem):
             _expect_not_begun(stem, number)
-            payload = self.payload(stem)
-            present = None if payload is None else payload.get("offer")
-            if isinstance(present, int) and present > number:
-                return present
-            if payload is not None:
-                _write_payload(stem, {**payload, "offer": number + 1})
+            return self._raised(stem, number)
+
+    def forbid(self, stem: Path, number: int) -> None:
+        """Have the offer not begin any more, whatever it left: an operator decided. Raises DeliveryRuns, OSError."""
+        if _was_offered(stem):
+            with claim(stem):
+                self._raised(stem, number)
+
+    def _raised(self, stem: Path, number: int) -> int:
+        """The number that the payload has now, above this one."""
+        payload = self.payload(stem)
+        present = None if payload is None else payload.get("offer")
+        if isinstance(present, int) and present > number:
+            return present
+        if payload is not None:
+            _write_payload(stem, {**payload, "offer": number + 1})
         return number + 1
 
     def has_outcome(self, stem: Path, number: int) -> bool:

@@ -136,7 +136,7 @@ class Overrides:
             entry = ledger.poll.pending[key]
             if entry.state.is_offered:
                 try:
-                    self._deliveries.withdraw_offer(self._deliveries.stem(ledger.ref, key), entry.offer)
+                    self._deliveries.forbid(self._deliveries.stem(ledger.ref, key), entry.offer)
                 except DeliveryRuns as error:
                     raise _is_under_way(what, ledger.ref, key) from error
 

@@ -29,7 +29,7 @@ from the_loop.core.guards import Rules
 from the_loop.core.ledger import Ledger
 from the_loop.core.model import Note, Outcome
 from the_loop.core.outcomes import Policy
-from the_loop.cursors import read_cursor
+from the_loop.cursors import recover_cursor
 from the_loop.cycle import Cycle
 from the_loop.deliveries import Deliveries
 from the_loop.dispatcher import Dispatcher, StopReport
@@ -94,7 +94,7 @@ class Life:
         self.ledgers = Ledgers(root, self.told.append, self.clock, guard=lambda: not self.is_displaced)
         self.ledgers.load()
         self.rules = rules or make.rules()
-        self.watched = [Watched(source, self.rules, read_cursor(root, source.name)) for source in sources]
+        self.watched = [Watched(source, self.rules, recover_cursor(root, source.name)[0]) for source in sources]
         self.deliveries = Deliveries(root)
         self.outbox = Outbox(
             self.deliveries,

@@ -42,9 +42,12 @@ def is_plain(text: str) -> bool:
 
 def beat(root: StateRoot) -> None:
     """A heartbeat of which every text is another's."""
-    source = {"name": EVIL, "provider": EVIL, "state": EVIL, "items": EVIL, "error": EVIL, "waitingUntil": EVIL}
+    names = ("name", "provider", "state", "items", "waiting", "owed", "error", "waitingUntil", "nextCycleAt")
     cycle = dict.fromkeys(("startedAt", "items", "delivered", "errors", "seconds"), EVIL)
-    shown = {"sources": [source], "lastCycle": cycle, "heldItems": {EVIL: EVIL}, "leftAlone": [EVIL], "paused": EVIL}
+    source = {**dict.fromkeys(names, EVIL), "lastCycle": cycle}
+    work = {"deliveryId": EVIL, "state": "accepted", "since": EVIL, "until": EVIL}
+    shown = {"sources": [source], "work": [work], "heldItems": {EVIL: EVIL}, "leftAlone": [EVIL], "paused": EVIL}
+    shown |= {"configuration": EVIL, **dict.fromkeys(("pending", "uncertain", "held", "gaveUp"), 1)}
     shown["lastGoodCycleAt"] = EVIL
     root.heartbeat.write_text(json.dumps(shown))
 
@@ -57,7 +60,7 @@ def test_status_when_every_text_is_evil_then_prints_it_escaped_and_on_its_line(r
     assert is_plain(out + err)
     assert "\\x1b]0;owned\\x07\\x1b[2J\\x1b[31mred\\x9b1m\\u202eright\\x0d\\x08\\x7f\\x0arunning: pid 1" in out
     assert [line for line in out.splitlines() if line.startswith("running")] == []
-    assert len(out.splitlines()) == 10
+    assert len(out.splitlines()) == 12
 
 
 def test_status_json_when_every_text_is_evil_then_is_json_in_ascii(root: StateRoot) -> None:
