@@ -6,7 +6,6 @@ Nothing of a poll is recorded before its items are; the cursor names those that 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -15,7 +14,7 @@ from the_loop.core.ledger import Phase
 from the_loop.core.model import Note, explain, timestamp
 from the_loop.cursors import Cursor, Wait, write_cursor
 from the_loop.dispatcher import Dispatcher
-from the_loop.ledgers import HeldItem, Ledgers
+from the_loop.ledgers import Ledgers
 from the_loop.notices import Notices
 from the_loop.outbox import Outbox
 from the_loop.sources.base import Known, Limited, Listing, SourceError, in_few_words
@@ -50,7 +49,7 @@ class Cycle:
 
     async def run(self, watched: Watched) -> int:
         """Poll this source and take up what is new; the number of errors. Raises only CancelledError."""
-        self._look_at_held_again()
+        self._ledgers.look_again()
         try:
             listing = await watched.source.poll(watched.cursor.value, self._known(watched))
         except SourceError as error:
@@ -97,12 +96,6 @@ class Cycle:
         except Limited as limit:
             self._wait(watched, limit)
             return 1
-
-    def _look_at_held_again(self) -> None:
-        """A held item whose ledger was repaired is known again, also where its source does not list it any more."""
-        for ref in self._ledgers.held():
-            with suppress(HeldItem, OSError):
-                self._ledgers.get(ref)
 
     def _known(self, watched: Watched) -> dict[str, Known]:
         ours = [ledger for ledger in self._ledgers.all() if watched.source.owns(ledger.ref)]

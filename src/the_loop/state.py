@@ -29,6 +29,7 @@ from the_loop.core.model import LoopError, printable
 from the_loop.durable import fsync_directory
 
 PIDFILE: Final = "poll.pid"
+NO_LEDGERS: Final = frozenset({"repositories.json", "authors.json"})  # other files in `portable/`
 _SLUG_LIMIT: Final = 200
 _PUNCTUATION: Final = {":": ",", "/": "+", "#": "@"}
 _PUNCTUATION_BACK: Final = {b: a for a, b in _PUNCTUATION.items()}

@@ -17,7 +17,7 @@ from the_loop.core.ledger import Ledger, Phase, Standing
 from the_loop.core.model import Note, Presence, explain
 from the_loop.deliveries import DeliveryRuns
 from the_loop.dispatcher import Dispatcher
-from the_loop.ledgers import HeldItem, Ledgers
+from the_loop.ledgers import HeldItem, Ledgers, UnreadItem
 from the_loop.outbox import Outbox
 from the_loop.sources.base import Limited, Listing, Sighting, Unanswered
 from the_loop.watched import Watched
@@ -82,6 +82,9 @@ class Visits:
                 watched.is_well(sighting.ref)
             except HeldItem:
                 owed.add(sighting.ref)
+            except UnreadItem:  # told by the ledgers
+                owed.add(sighting.ref)
+                errors += 1
             except Limited as limit:
                 owed.add(sighting.ref)
                 budget.exhaust()

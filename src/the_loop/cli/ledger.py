@@ -11,9 +11,9 @@ import click
 
 from the_loop.cli.common import Options, must_exist, with_options
 from the_loop.core.ledger import Ledger, encode
-from the_loop.core.model import LoopError, Note, delivery_id, printable
+from the_loop.core.model import LoopError, Note, delivery_id, explain, printable
 from the_loop.deliveries import Deliveries
-from the_loop.ledgers import Ledgers
+from the_loop.ledgers import Ledgers, UnreadItem
 from the_loop.lock import LockBusy, LockHeld, Probe, RunLock, look
 from the_loop.overrides import Overrides, carry_out
 from the_loop.state import PIDFILE, StateRoot
@@ -45,6 +45,8 @@ def list_(options: Options, *, as_json: bool) -> None:
             flags = "".join(f", {name}" for name in ("paused", "away") if getattr(poll, name))
             queue = ", ".join(f"{key} {state}" for key, state in states.items())
             print(printable(f"{ledger.ref}  {poll.phase}{flags}  {queue}".rstrip()))
+    if unread := ledgers.unread():
+        raise LoopError(f"cannot read the ledgers of {len(unread)} items: the list is not complete")
 
 
 @command.command()
@@ -149,7 +151,10 @@ def _under_lock(root: StateRoot, verb: str, request: dict[str, Any]) -> dict[str
 
 
 def _get(ledgers: Ledgers, ref: str) -> Ledger:
-    ledger = ledgers.get(ref)
+    try:
+        ledger = ledgers.get(ref)
+    except UnreadItem as error:
+        raise LoopError(f"cannot read the ledger of '{ref}': {explain(error)}") from error
     if ledger is None:
         raise LoopError(f"cannot find '{ref}': no such item", "see `the-loop ledger list`")
     return ledger
