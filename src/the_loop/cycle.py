@@ -10,14 +10,14 @@ from dataclasses import replace
 from typing import Final
 
 from the_loop.clocks import Clock
-from the_loop.core.ledger import Phase
 from the_loop.core.model import Note, explain, timestamp
 from the_loop.cursors import Cursor, Wait, write_cursor
 from the_loop.dispatcher import Dispatcher
+from the_loop.known import KnownItems
 from the_loop.ledgers import Ledgers
 from the_loop.notices import Notices
 from the_loop.outbox import Outbox
-from the_loop.sources.base import Known, Limited, Listing, SourceError, in_few_words
+from the_loop.sources.base import Limited, Listing, SourceError, in_few_words
 from the_loop.state import StateRoot
 from the_loop.visits import Budget, Visits
 from the_loop.watched import Watched
@@ -50,8 +50,10 @@ class Cycle:
     async def run(self, watched: Watched) -> int:
         """Poll this source and take up what is new; the number of errors. Raises only CancelledError."""
         self._ledgers.look_again()
+        known = KnownItems(self._ledgers, watched.source)
+        watched.waiting = known.waiting
         try:
-            listing = await watched.source.poll(watched.cursor.value, self._known(watched))
+            listing = await watched.source.poll(watched.cursor.value, known)
         except SourceError as error:
             self._fail(watched, error)
             return 1
@@ -68,7 +70,7 @@ class Cycle:
         budget = Budget(initial_syncs=0) if listing.is_short else Budget()
         if self._wait_of(watched) is not None:
             budget.exhaust()
-        errors, owed = await self._visits.all_of(watched, listing, budget)
+        errors, owed = await self._visits.all_of(watched, listing, budget, known.doubtful)
         self._succeed(watched, listing)
         self._move_on(watched, Cursor(dict(listing.cursor), frozenset(owed), self._wait_of(watched)))
         untold = await self._tell_give_ups(watched)
@@ -96,13 +98,6 @@ class Cycle:
         except Limited as limit:
             self._wait(watched, limit)
             return 1
-
-    def _known(self, watched: Watched) -> dict[str, Known]:
-        ours = [ledger for ledger in self._ledgers.all() if watched.source.owns(ledger.ref)]
-        watched.waiting = sum(ledger.poll.phase is Phase.WAITING for ledger in ours)
-        return {
-            ledger.ref: Known(ledger.poll.phase.is_open, ledger.poll.away, ledger.url, ledger.id) for ledger in ours
-        }
 
     def _succeed(self, watched: Watched, listing: Listing) -> None:
         watched.was_polled = True

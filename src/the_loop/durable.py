@@ -1,4 +1,4 @@
-"""Atomic, durable writes of files, and reads of regular files only.
+"""Atomic, durable writes of files, appends and moves, and reads of regular files only.
 
 A file is written under a temporary name, flushed and renamed, then its directory is flushed: a reader sees the old
 file or the new one, and a power cut cannot bring the old one back. Files are 0600, whatever the umask.
@@ -40,6 +40,27 @@ def replace_file(path: Path, content: bytes, *, sync: bool) -> None:
         with contextlib.suppress(OSError):
             beside.unlink()
         raise
+
+
+def append_durably(path: Path, content: bytes, *, at: int, head: bytes) -> None:
+    """Put `content` at offset `at`, in the place of all that is behind it; a power cut may leave a part of it there.
+
+    Raises FileNotFoundError; IrregularFile if the file does not begin with `head` or is shorter than `at`; OSError.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_size < at or os.pread(descriptor, len(head), 0) != head:
+            raise IrregularFile(f"'{path}' is not the file that was written before")
+        if found.st_size > at:
+            os.ftruncate(descriptor, at)
+        view = memoryview(content)
+        while view:
+            written = os.pwrite(descriptor, view, at)
+            view, at = view[written:], at + written
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def fsync_directory(path: Path) -> None:

@@ -1,7 +1,9 @@
 """The state root: the paths in it, and its directories.
 
     poll.pid, poll-status.json      the lock and the heartbeat
-    portable/<slug>.json            one ledger per item
+    portable/<slug>.json            the record of one item
+    portable/<slug>.settled         its log of settled ids
+    portable/ended/<slug>.json      the record of an item that ended
     portable/repositories.json      numeric id and filed name of each repository
     local/deliveries/<slug>.*       one pending delivery: payload, lock, start mark, outcome
     local/sources/<slug>.json       cursor of a source
@@ -116,8 +118,18 @@ class StateRoot:
     def repositories(self) -> Path:
         return self.portable / "repositories.json"
 
+    @property
+    def ended(self) -> Path:
+        return self.portable / "ended"
+
     def ledger(self, ref: str) -> Path:
         return self.portable / f"{slug(ref)}.json"
+
+    def settled(self, ref: str) -> Path:
+        return self.portable / f"{slug(ref)}.settled"
+
+    def ended_ledger(self, ref: str) -> Path:
+        return self.ended / f"{slug(ref)}.json"
 
     def cursor(self, source: str) -> Path:
         return self.path / "local" / "sources" / f"{slug(source)}.json"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
@@ -68,8 +69,13 @@ class Visits:
         self._tell = tell
         self._on_limit = on_limit
 
-    async def all_of(self, watched: Watched, listing: Listing, budget: Budget) -> tuple[int, set[str]]:
-        """Visit every item; the number of errors, and the items that need a full re-read."""
+    async def all_of(
+        self, watched: Watched, listing: Listing, budget: Budget, doubtful: AbstractSet[str] = frozenset()
+    ) -> tuple[int, set[str]]:
+        """Visit every item; the number of errors, and the items that need a full re-read.
+
+        `doubtful` are those whose ledgers could not be read when the source was told what is known.
+        """
         owed = self._owed(watched, listing)
         errors = unanswered = 0
         turn = _Turn()
@@ -78,6 +84,8 @@ class Visits:
             watched.visited = (done, len(ordered))
             await turn.is_others()  # where a stop takes hold: between items, with the last one on disk
             try:
+                if sighting.ref in doubtful:
+                    raise UnreadItem(sighting.ref)
                 turn.worked = await self._visit(watched, sighting, owed, budget)
                 watched.is_well(sighting.ref)
             except HeldItem:

@@ -281,14 +281,14 @@ class Box:
         return [event for event in found if not names or event["event"] in names]
 
     def ledgers(self) -> dict[str, dict[str, Any]]:
-        """All ledgers on disk, by ref."""
-        paths = (path for path in (self.root / "portable").glob("*.json") if path.name != "repositories.json")
+        """All ledgers on disk, by ref; those of ended items too."""
+        paths = (path for path in (self.root / "portable").rglob("*.json") if path.name != "repositories.json")
         found = [json.loads(path.read_bytes()) for path in paths]
         return {ledger["ref"]: ledger for ledger in found}
 
     def ledger_path(self, ref: str) -> Path:
         return next(
-            path for path in (self.root / "portable").glob("*.json") if json.loads(path.read_bytes()).get("ref") == ref
+            path for path in (self.root / "portable").rglob("*.json") if json.loads(path.read_bytes()).get("ref") == ref
         )
 
     def pending(self) -> dict[str, dict[str, Any]]:

@@ -22,7 +22,7 @@ LONG = "directory:inbox/" + "工" * 40  # its file name is cut, so that only its
 
 
 class Shelf:
-    """A state root, an ledgers on it, and what that told."""
+    """A state root, ledgers on it, and what they told."""
 
     def __init__(self, folder: Path) -> None:
         self.root = StateRoot(folder / "root")
@@ -32,12 +32,21 @@ class Shelf:
         self.ledgers = self.opened()
 
     def opened(self, **options: Any) -> Ledgers:
-        """A new ledgers, as after a restart."""
+        """New ledgers, as after a restart."""
         return Ledgers(self.root, self.notes.append, lambda: 1_700_000_000.0, **options)
 
     @property
     def path(self) -> Path:
         return self.root.ledger(REF)
+
+    @property
+    def log(self) -> Path:
+        return self.root.settled(REF)
+
+    @property
+    def files(self) -> list[str]:
+        """The names of a record and its log."""
+        return [self.path.name, self.log.name]
 
     def put(self, content: Any) -> None:
         """Put this in the ledger's place, as an editor does: a new file."""

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from support.processes import run_python
 from support.shelf import LONG, REF, Shelf, full_disk, ledger, tree
-from the_loop import ledgers as ledgers_module
+from the_loop import records as records_module
 from the_loop.core.ledger import accept, encode
 from the_loop.durable import read_regular, to_json_bytes
 from the_loop.ledgers import HeldItem
@@ -74,7 +74,7 @@ def test_unchanged_ledger_is_not_opened_again(shelf: Shelf, monkeypatch: pytest.
         opened.append(path)
         return read_regular(path, *rest)
 
-    monkeypatch.setattr(ledgers_module, "read_regular", count)
+    monkeypatch.setattr(records_module, "read_regular", count)
     shelf.ledgers.save(ledger())
     for _ in range(5):
         shelf.ledgers.get(REF)
@@ -91,7 +91,7 @@ def test_unchanged_ledger_is_not_opened_again(shelf: Shelf, monkeypatch: pytest.
 def test_held_ledger_is_not_opened_again_either(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     shelf.put(b"garbage")
     shelf.held()
-    monkeypatch.setattr(ledgers_module, "read_regular", lambda *_: pytest.fail("opened"))
+    monkeypatch.setattr(records_module, "read_regular", lambda *_: pytest.fail("opened"))
 
     for _ in range(5):
         shelf.held()

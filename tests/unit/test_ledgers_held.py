@@ -15,7 +15,7 @@ import pytest
 
 from support.processes import python_argv, traced
 from support.shelf import LONG, REF, Shelf, ledger, tree
-from the_loop import ledgers as ledgers_module
+from the_loop import records as records_module
 from the_loop.deliveries import Deliveries
 from the_loop.durable import to_json_bytes
 from the_loop.ledgers import HeldItem
@@ -213,7 +213,7 @@ def test_ledger_that_cannot_be_told_at_a_start_keeps_its_deliveries(
     again = shelf.opened()
     with monkeypatch.context() as patch:
         if ref == REF:
-            patch.setattr(ledgers_module, "read_regular", fail_to_read)
+            patch.setattr(records_module, "read_regular", fail_to_read)
         again.load()
         if fault.endswith("moment"):
             patch.undo()

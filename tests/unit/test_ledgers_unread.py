@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from support import factories as make
 from support.fakes import FakeRunner, FakeSource
 from support.file_faults import failing
-from support.life import Life, in_loop, next_life, quick_root
+from support.life import Life, in_virtual_loop, next_life, quick_root
 from support.shelf import LONG, REF, Shelf, ledger
 from the_loop.cli import cli
 from the_loop.ledgers import HeldItem, UnreadItem
@@ -125,7 +125,7 @@ def test_load_when_there_is_no_folder_finds_none(shelf: Shelf) -> None:
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("times", [1, 2, 3, 5])
-@in_loop
+@in_virtual_loop
 async def test_ledger_when_it_cannot_be_read_for_a_while_then_its_item_is_not_started_again(
     root: StateRoot, call: str, times: int
 ) -> None:

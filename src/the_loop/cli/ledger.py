@@ -28,25 +28,39 @@ def command() -> None:
 
 
 @command.command("list")
+@click.option("--all", "is_all", is_flag=True, help="List the items that ended as well.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @with_options
-def list_(options: Options, *, as_json: bool) -> None:
-    """List all items with their phase and pending events."""
+def list_(options: Options, *, is_all: bool, as_json: bool) -> None:
+    """List all items with their phase and pending events.
+
+    Of the items that ended only their number is told, unless --all is given.
+    """
     ledgers = _read(options.root())
-    for ref, reason in sorted(ledgers.held().items()):
-        row = {"ref": ref, "phase": "held", "reason": reason}
-        print(json.dumps(row) if as_json else printable(f"{ref}  held: {reason}"))
-    for ledger in sorted(ledgers.all(), key=lambda one: one.ref):
-        poll = ledger.poll
-        states = {key: str(entry.state) for key, entry in poll.pending.items()}
-        if as_json:
-            print(json.dumps({"ref": ledger.ref, "phase": str(poll.phase), "g": ledger.g, "pending": states}))
-        else:
-            flags = "".join(f", {name}" for name in ("paused", "away") if getattr(poll, name))
-            queue = ", ".join(f"{key} {state}" for key, state in states.items())
-            print(printable(f"{ledger.ref}  {poll.phase}{flags}  {queue}".rstrip()))
+    try:
+        for ref, reason in sorted(ledgers.held().items()):
+            row = {"ref": ref, "phase": "held", "reason": reason}
+            print(json.dumps(row) if as_json else printable(f"{ref}  held: {reason}"))
+        ended = ledgers.ended() if is_all else ()
+        for ledger in sorted((*ledgers.all(), *ended), key=lambda one: one.ref):
+            print(_in_json(ledger) if as_json else printable(_in_words(ledger)))
+        if not is_all and (count := ledgers.count_ended()):
+            click.echo(f"{count} more ended (--all lists them)", err=as_json)
+    except OSError as error:
+        raise LoopError(f"cannot list the items that ended: {explain(error)}") from error
     if unread := ledgers.unread():
         raise LoopError(f"cannot read the ledgers of {len(unread)} items: the list is not complete")
+
+
+def _in_json(ledger: Ledger) -> str:
+    states = {key: str(entry.state) for key, entry in ledger.poll.pending.items()}
+    return json.dumps({"ref": ledger.ref, "phase": str(ledger.poll.phase), "g": ledger.g, "pending": states})
+
+
+def _in_words(ledger: Ledger) -> str:
+    flags = "".join(f", {name}" for name in ("paused", "away") if getattr(ledger.poll, name))
+    queue = ", ".join(f"{key} {entry.state}" for key, entry in ledger.poll.pending.items())
+    return f"{ledger.ref}  {ledger.poll.phase}{flags}  {queue}".rstrip()
 
 
 @command.command()

@@ -4,7 +4,7 @@ Format 1 (`portable/<slug>.json`)::
 
     {"schema": 1, "ref", "id", "url", "title", "g",
      "poll": {"phase", "reason", "detail", "paused", "away", "behind",
-              "seenComments": ["comment:1", …],         settled ids, kept forever
+              "seenComments": ["comment:1", …],         settled ids, kept forever; on disk see `records`
               "obeyed": ["comment:2", …],               control words applied, rest of the text not settled yet
               "commentAttempts": {"comment:3": 1},      rejections only
               "gaveUp": {"comment:3": ["0.1.0"]},       the versions that gave up
@@ -191,6 +191,11 @@ class Ledger(Struct, frozen=True, rename="camel"):
     def close_key(self) -> str:
         return f"{Kind.CLOSE}:{self.g}"
 
+    @property
+    def is_over(self) -> bool:
+        """True once the item ended and none of its events is pending in any way."""
+        return self.poll.phase is Phase.ENDED and not self.poll.pending
+
     def attempts(self, key: str) -> int:
         """The number of rejections of this event so far."""
         return self.poll.spawn.attempts if is_spawn(key) else self.poll.comment_attempts.get(key, 0)
@@ -359,12 +364,22 @@ def end(ledger: Ledger, reason: str) -> Ledger:
 
 def decode(content: bytes, ref: str | None = None) -> Ledger:
     """The ledger in `content`. Raises UnreadableLedger, also if it is not of `ref`; NewerLedger for a newer schema."""
+    return from_tree(parse(content), ref)
+
+
+def parse(content: bytes) -> dict[str, Any]:
+    """The JSON object in `content`. Raises UnreadableLedger."""
     try:
         tree = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise UnreadableLedger(f"it is not JSON: {error}") from error
     if not isinstance(tree, dict):
         raise UnreadableLedger(f"it is {type(tree).__name__}, not an object")
+    return tree
+
+
+def from_tree(tree: dict[str, Any], ref: str | None = None) -> Ledger:
+    """The ledger in this JSON object; raises as `decode` does."""
     schema = tree.get("schema")
     if isinstance(schema, int) and schema > SCHEMA:
         raise NewerLedger(f"its schema is {schema}, this version supports up to {SCHEMA}")

@@ -179,7 +179,8 @@ class Source(Protocol):
     async def poll(self, cursor: Mapping[str, Any] | None, known: Mapping[str, Known]) -> Listing:
         """List the items, their new rows, and what became of the known ones that are missing. Raises SourceError.
 
-        `known` has every item of this source that has a ledger, by ref.
+        `known` has every item of this source that has a ledger, by ref. Iterating leaves out those that ended, and
+        are not to be told of any more; looking one up finds it.
         """
 
     async def thread(self, ref: str) -> Thread:

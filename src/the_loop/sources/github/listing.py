@@ -43,7 +43,8 @@ def is_another_repository(poll: RepositoryPoll) -> bool:
     """
     if not poll.fresh:
         return False  # every row was listed before
-    known = {number: one.id for number, one in poll.known.items() if one.id}
+    known = {number: poll.known[number].id for number in poll.rows if number in poll.known}
+    known = {number: id_ for number, id_ in known.items() if id_}
     known |= {number: row.id for number, row in poll.before.items()}
     verdicts = [known[number] == row.id for number, row in poll.rows.items() if number in known]
     if not all(verdicts):

@@ -8,7 +8,7 @@ have validators), and an idle poll requests nothing else. The cursor is ``{"repo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import ItemsView, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -30,8 +30,6 @@ from the_loop.sources.github.rows import Comment, Issue, Review, many, one, to_e
 from the_loop.sources.github.section import GithubSection
 from the_loop.sources.github.streams import read_streams
 from the_loop.sources.github.walk import PAGE, Walk, walk
-
-_KnownByPrefix = Mapping[str, Mapping[int, Known]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +97,7 @@ class GithubSource:
 
     async def poll(self, cursor: Mapping[str, Any] | None, known: Mapping[str, Known]) -> Listing:
         records = self._records(cursor)
-        by_prefix = _by_prefix(known)
+        by_prefix = _KnownByPrefix(known)
         self._seen.clear()
         sightings: list[Sighting] = []
         faults: list[SourceError] = []
@@ -204,7 +202,7 @@ class GithubSource:
             old,
             prefix,
             self._turns.get(prefix, old.turn) + 1,
-            known.get(prefix, {}),
+            known.of(prefix),
             old.name,
             budget,
             kept=self._kept.get(prefix, {}),
@@ -239,7 +237,7 @@ class GithubSource:
             self._seen[poll.ref(number)] = _Seen(row.is_pull, row.id, whole.get(number))
         for number, left in poll.left.items():
             self._seen[poll.ref(number)] = _Seen(left.pull, poll.known[number].id, is_readable=left.is_readable)
-        waiting = poll.listed.keys() - poll.known.keys()
+        waiting = {number for number in poll.listed if number not in poll.known}
         self._kept[poll.prefix] = {number: item for number, item in whole.items() if number in waiting}
         self._heard[poll.prefix] = {}
 
@@ -284,14 +282,43 @@ class GithubSource:
         return f"{self._root}{filed}".lower()
 
 
-def _by_prefix(known: Mapping[str, Known]) -> _KnownByPrefix:
-    """The known items of each repository, by number."""
-    grouped: dict[str, dict[int, Known]] = {}
-    for ref, one_known in known.items():
-        prefix, _, number = ref.partition("#")
-        if number.isascii() and number.isdigit():
-            grouped.setdefault(prefix, {})[int(number)] = one_known
-    return grouped
+class _KnownHere(Mapping[int, Known]):
+    """The known items of one repository by number; as with those of the source, an ended one has to be looked up."""
+
+    def __init__(self, known: Mapping[str, Known], prefix: str, here: Mapping[int, Known]) -> None:
+        self._known = known
+        self._prefix = prefix
+        self._open = here
+
+    def __getitem__(self, number: int) -> Known:
+        return self._open.get(number) or self._known[f"{self._prefix}#{number}"]
+
+    def __contains__(self, number: object) -> bool:
+        return number in self._open or f"{self._prefix}#{number}" in self._known
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._open)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def items(self) -> ItemsView[int, Known]:
+        return self._open.items()
+
+
+class _KnownByPrefix:
+    """The known items of each repository."""
+
+    def __init__(self, known: Mapping[str, Known]) -> None:
+        self._known = known
+        self._grouped: dict[str, dict[int, Known]] = {}
+        for ref, one_known in known.items():
+            prefix, _, number = ref.partition("#")
+            if number.isascii() and number.isdigit():
+                self._grouped.setdefault(prefix, {})[int(number)] = one_known
+
+    def of(self, prefix: str) -> Mapping[int, Known]:
+        return _KnownHere(self._known, prefix, self._grouped.get(prefix, {}))
 
 
 def _together(faults: list[SourceError]) -> SourceError:
