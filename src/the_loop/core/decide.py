@@ -18,6 +18,7 @@ from the_loop.core.ledger import (
     Phase,
     Standing,
     accept,
+    accept_all,
     change,
     end,
     is_spawn,
@@ -295,14 +296,16 @@ def _take_up(ledger: Ledger, view: View, rules: Rules) -> Decision:
     """Accept new entries as pending events, in order; settle and log the ones that are not delivered."""
     events: list[Event] = []
     notes: list[Note] = []
+    settled: list[str] = []
+    accepted: dict[str, str | None] = {}
     for entry in _fresh(ledger, view.entries):
         reading = view.read(entry, rules)
         if reading.dropped:
             notes.append(_dropped(ledger, entry.key, reading.dropped))
         if reading.dropped or reading.is_word_alone:
-            ledger = settle(ledger, entry.key)
+            settled.append(entry.key)
             continue
-        ledger = accept(ledger, entry.key, entry.author)
+        accepted[entry.key] = entry.author
         events.append(
             Event(
                 ref=ledger.ref,
@@ -316,6 +319,7 @@ def _take_up(ledger: Ledger, view: View, rules: Rules) -> Decision:
                 about=entry.about,
             )
         )
+    ledger = accept_all(settle(ledger, *settled) if settled else ledger, accepted)
     if view.thread is not None:
         ledger, more = _settle_vanished(ledger, view.thread)
         notes += more
@@ -330,8 +334,7 @@ def _settle_vanished(ledger: Ledger, thread: Sequence[Entry]) -> tuple[Ledger, l
         for key, entry in ledger.poll.pending.items()
         if entry.state is Standing.LOST and key not in there and not is_spawn(key) and entry.kind is not Kind.CLOSE
     ]
-    for key in lost:
-        ledger = settle(ledger, key)
+    ledger = settle(ledger, *lost) if lost else ledger
     return ledger, [_note("dispatch.dropped", ledger, key, reason="deleted") for key in lost]
 
 
@@ -432,7 +435,8 @@ class _Will:
 
 
 def _fresh(ledger: Ledger, entries: Iterable[Entry]) -> list[Entry]:
-    return in_order([entry for entry in entries if not ledger.knows(entry.key)])
+    by_key = {entry.key: entry for entry in entries}
+    return in_order([by_key[key] for key in ledger.unknown(by_key)])
 
 
 def _words(ledger: Ledger, view: View, entries: Iterable[Entry], rules: Rules) -> list[tuple[str, Reading]]:

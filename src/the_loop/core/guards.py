@@ -92,6 +92,8 @@ def read_text(body: str, rules: Rules) -> Reading:
 
 def is_own_notice(body: str) -> bool:
     """True if the last line that is not blank is our marker, and is not quoted, fenced or indented."""
+    if OWN_MARKER not in body:
+        return False
     last = ("", False)
     for line, is_plain in _lines(body):
         if line.strip():

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
@@ -202,10 +202,15 @@ class Ledger(Struct, frozen=True, rename="camel"):
 
     def knows(self, key: str) -> bool:
         """True if this entry is settled, queued, or carried by the pending spawn."""
-        pending = self.poll.pending.get(key)
-        if pending is not None:
-            return pending.state is not Standing.LOST
-        return key in self.poll.seen_comments or any(key in other.carries for other in self.poll.pending.values())
+        return not self.unknown((key,))
+
+    def unknown(self, keys: Iterable[str]) -> list[str]:
+        """Those of these entries that are neither settled, nor queued, nor carried by the pending spawn, in order."""
+        seen = self.poll.seen_comments
+        queued = {key for entry in self.poll.pending.values() for key in entry.carries}
+        queued.update(self.poll.pending)
+        lost = {key for key, entry in self.poll.pending.items() if entry.state is Standing.LOST}
+        return [key for key in keys if (key not in seen and key not in queued) or key in lost]
 
 
 class UnreadableLedger(ValueError):
@@ -250,22 +255,32 @@ def change(ledger: Ledger, **poll: Any) -> Ledger:
 
 def accept(ledger: Ledger, key: str, author: str | None, carries: tuple[str, ...] = ()) -> Ledger:
     """Accept an event: add it to `pending`. One whose payload was lost keeps its place and its counts."""
+    return change(ledger, pending={**ledger.poll.pending, key: _accepted(ledger, key, author, carries)})
+
+
+def accept_all(ledger: Ledger, authors: Mapping[str, str | None]) -> Ledger:
+    """Accept these events in their order; the author of each by its key."""
+    entries = {key: _accepted(ledger, key, author, ()) for key, author in authors.items()}
+    return change(ledger, pending={**ledger.poll.pending, **entries}) if entries else ledger
+
+
+def _accepted(ledger: Ledger, key: str, author: str | None, carries: tuple[str, ...]) -> Pending:
     before = ledger.poll.pending.get(key)
     if before is not None and before.state is Standing.LOST:
         state = Standing.UNCERTAIN if before.redelivery else Standing.QUEUED
-        entry = msgspec.structs.replace(before, state=state, author=author, carries=carries)
-    else:
-        kind = Kind(key.partition(":")[0])
-        entry = Pending(kind, ledger.attempts(key) + 1, Standing.QUEUED, author=author, carries=carries)
-    return change(ledger, pending={**ledger.poll.pending, key: entry})
+        return msgspec.structs.replace(before, state=state, author=author, carries=carries)
+    kind = Kind(key.partition(":")[0])
+    return Pending(kind, ledger.attempts(key) + 1, Standing.QUEUED, author=author, carries=carries)
 
 
 def move(ledger: Ledger, key: str, state: Standing, **fields: Any) -> Ledger:
     """Move a pending event to another state. Raises ValueError for a change not in STANDINGS."""
-    entry = ledger.poll.pending[key]
-    if state is not entry.state and state not in STANDINGS[entry.state]:
-        raise ValueError(f"cannot change '{ledger.ref}/{key}' from {entry.state} to {state}")
-    entry = msgspec.structs.replace(entry, state=state, **fields)
+    before = ledger.poll.pending[key]
+    if state is not before.state and state not in STANDINGS[before.state]:
+        raise ValueError(f"cannot change '{ledger.ref}/{key}' from {before.state} to {state}")
+    entry = msgspec.structs.replace(before, state=state, **fields)
+    if entry == before:
+        return ledger
     return change(ledger, pending={**ledger.poll.pending, key: entry})
 
 
