@@ -197,7 +197,7 @@ def test_stop_when_a_listing_hangs_then_is_done_at_once_and_the_cycle_says_that_
     found = loop.journal("-t", "the-loop", "THE_LOOP_EVENT=poll.cycle", "THE_LOOP_INTERRUPTED=1")
     assert len(found) == 1
     value = loop.status()
-    assert (value["running"], value["lastCycle"]["interrupted"]) == (False, True)
+    assert (value["running"], value["sources"][0]["lastCycle"]["interrupted"]) == (False, True)
 
 
 # --- the trail ---
@@ -261,7 +261,7 @@ def test_journal_when_an_event_is_told_then_is_one_entry_with_its_fields_and_cat
     started = loop.journal("-t", "the-loop", "THE_LOOP_EVENT=poller.started")
     assert [f"{ROOT}/poll.pid" in one["MESSAGE"] for one in started] == [True]
     explained = loop.root_does(["journalctl", "-x", "--quiet", "-t", "the-loop", f"--since={loop.since}"]).stdout
-    assert "The item was handed to a new session" in explained
+    assert "The item was delivered to a new session" in explained
 
 
 def test_journal_when_many_items_come_at_once_then_no_event_is_dropped(loop: SystemInstall) -> None:
@@ -295,7 +295,7 @@ def test_heartbeat_when_the_service_runs_then_is_in_its_runtime_directory(loop: 
     assert beat["pid"] == loop.main_pid()
     loop.systemctl("stop")
     left = json.loads(loop.container.path(f"{ROOT}/poll-status.json").read_bytes())
-    assert left["lastCycle"] == loop.status()["lastCycle"]
+    assert left["sources"][0]["lastCycle"] == loop.status()["sources"][0]["lastCycle"]
 
 
 def test_inbox_of_others_when_the_service_reads_it_then_their_items_are_theirs(loop: SystemInstall, bob: User) -> None:

@@ -271,7 +271,7 @@ def test_wake_when_sent_to_a_running_service_then_makes_a_cycle_at_once_also_aft
     loop.configure(polling={"intervalSeconds": 86400})
     up(loop)
     loop.item("a")
-    loop.wait(lambda: len(loop.events("poll.cycle")) >= 1, "the first cycle")
+    loop.wait(lambda: loop.status()["lastGoodCycleAt"], "the first cycle")
     assert loop.poll("wake").returncode == 0
     loop.wait_until_settled([SPAWN])
 

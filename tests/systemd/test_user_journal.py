@@ -60,9 +60,9 @@ def test_journal_when_the_catalog_is_installed_then_each_event_has_its_text(cont
         shown = loop.run(["journalctl", "--user", "--catalog", "-t", "the-loop"]).stdout
 
         entries = loop.journal()
-        assert {entry["THE_LOOP_EVENT"] for entry in entries} >= {"poller.started", "poll.cycle", "poll.spawned"}
+        assert {entry["THE_LOOP_EVENT"] for entry in entries} >= {"poller.started", "poll.spawned"}
         assert shown.count("░░ Defined-By: the-loop") == len(entries)
-        assert f"░░ A poller took the lock of the state root {loop.root} and works from now on." in shown
+        assert f"░░ A poller took the lock of the state root {loop.root} and is running." in shown
         assert "░░ Subject: poll.spawned: directory:inbox/a" in shown
 
 
@@ -177,10 +177,10 @@ def test_status_when_the_unit_runs_then_it_is_named_and_the_heartbeat_is_the_run
         unit = {"name": loop.service, "scope": "user", "activeState": "active", "subState": "running"}
         assert status["unit"] == unit
         assert (status["running"], status["pid"]) == (True, loop.main_pid())
-        assert status["lastCycle"]["interrupted"] is False
+        assert status["sources"][0]["lastCycle"]["interrupted"] is False
         beat = loop.seen(Path(f"/run/user/{loop.user.uid}/the-loop/the-loop-poll/poll-status.json"))
         assert json.loads(beat.read_text())["pid"] == loop.main_pid()
         loop.systemctl("stop")
         stopped = loop.status()
         assert (stopped["running"], stopped["unit"]["activeState"]) == (False, "inactive")
-        assert stopped["lastCycle"]
+        assert stopped["sources"][0]["lastCycle"]
