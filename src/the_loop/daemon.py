@@ -38,6 +38,7 @@ class How:
 
 def run(root: StateRoot, loaded: Loaded, reload: Callable[[], Config], how: How) -> int:
     """Run a poller until it is told to stop; its exit code. Raises LoopError for what a person can act on."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by whoever started us, children could not be waited for
     original = dict(os.environ)
     log = root.logs / "events.jsonl"
     trail = Trail(_sink(root, JsonLog(log), verbose=how.verbose), time.time)

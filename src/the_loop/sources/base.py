@@ -2,6 +2,7 @@
 
     SourceError             this poll failed: nothing is known, nothing changes
       Unanswered            the other side itself is in trouble
+        Silent              it let a whole time limit pass
       Limited               a limit named the moment before which nothing is asked again
 
 Provisional until 1.0. The rules of a source, beside what the signatures say:
@@ -69,6 +70,10 @@ def in_few_words(faults: Iterable[SourceError]) -> str:
 
 class Unanswered(SourceError):
     """The other side gave no answer, or only that it cannot; others may get none either."""
+
+
+class Silent(Unanswered):
+    """The other side let a whole time limit pass: nothing more is asked of it in this poll."""
 
 
 class Limited(SourceError):

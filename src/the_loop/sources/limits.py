@@ -1,7 +1,8 @@
 """Rate limiters, one for each API and token: when the next request may be sent, and by how many at once.
 
-All sources with the same token share its rate limiter: a limit applies to all of them, and their requests are sent
-one after the other. Rule: GitHub REST documentation, "Best practices" and "Rate limits".
+All sources with the same token share its rate limiter: a limit applies to all of them. A source sends its requests
+one after the other, and at most four sources at once, so that one that is not answered does not delay the others.
+Rule: GitHub REST documentation, "Best practices" and "Rate limits".
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final
 
+_AT_ONCE: Final = 4
 _FIRST_GUESS_S: Final = 60.0
 _LONGEST_GUESS_S: Final = 900.0
 _KEPT: Final = 100  # rate limiters, apart from those that are waiting
@@ -21,7 +23,7 @@ class RateLimiter:
     """The rate limiter of one token. A request holds `turn` while it is sent."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
-        self.turn = asyncio.Lock()
+        self.turn = asyncio.Semaphore(_AT_ONCE)
         self._monotonic = monotonic
         self._ends_s = float("-inf")
         self._last_wait_s = 0.0  # of limits in a row

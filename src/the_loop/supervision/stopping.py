@@ -31,10 +31,11 @@ from the_loop.supervision.unit import (
     units_on_their_way,
 )
 
-_STAYS_FREE_S: Final = 1.0  # a supervisor that restarts the poller does so within this time
+_STAYS_FREE_S: Final = 0.2  # the lock of a plain process; of a unit the manager knows whether it starts again
+_VISIBLE_WITHIN_S: Final = 1.0  # a holder that is not visible may just be ending
 _NO_NEW_START_S: Final = 5.0
 _CALL_LIMIT_S: Final = 10.0
-_PROBE_INTERVAL_S: Final = 0.05
+_PROBE_INTERVAL_S: Final = 0.02
 
 
 class Code(IntEnum):
@@ -69,14 +70,16 @@ def stop(root: StateRoot, pidfile: str, timeout_s: float, *, for_takeover: bool 
             return result
     asked: set[Identity] = set()
     while True:
+        stays_free_s = _STAYS_FREE_S
         sight = _look_for_holder(root, pidfile, until, sight)
         if refusal := _refusal(sight):
             return Result(Code.STILL_THERE, refusal)
         if sight.verified and sight.holder is not None:
-            problem = _end_holder(root, pidfile, sight.holder, asked=asked, until=until)
+            problem, is_unit = _end_holder(root, pidfile, sight.holder, asked=asked, until=until)
             if problem:
                 return Result(Code.STILL_THERE, problem)
-        sight = _watch_it_stay_free(root, pidfile, until)
+            stays_free_s = 0.0 if is_unit else _STAYS_FREE_S
+        sight = _watch_it_stay_free(root, pidfile, until, stays_free_s)
         if sight.probe is Probe.FREE:
             return _stopped(root, asked, until, for_takeover=for_takeover)
         if time.monotonic() >= until:
@@ -86,7 +89,7 @@ def stop(root: StateRoot, pidfile: str, timeout_s: float, *, for_takeover: bool 
 
 def _look_for_holder(root: StateRoot, pidfile: str, until: float, sight: Sight) -> Sight:
     """Probe for a while if the holder is not visible: it may just be ending. Returns the last probe."""
-    until = min(until, time.monotonic() + _STAYS_FREE_S)
+    until = min(until, time.monotonic() + _VISIBLE_WITHIN_S)
     while sight.probe is Probe.HELD and sight.holder is None and time.monotonic() < until:
         time.sleep(_PROBE_INTERVAL_S)
         sight = look(root.path, pidfile)
@@ -134,17 +137,22 @@ def restart(
     return _wait_for_new_start(root, pidfile, before, until, timeout_s)
 
 
-def _end_holder(root: StateRoot, pidfile: str, holder: Identity, *, asked: set[Identity], until: float) -> str:
-    """Stop the holder's unit, or signal it as a plain process; return why neither is possible, else ""."""
+def _end_holder(
+    root: StateRoot, pidfile: str, holder: Identity, *, asked: set[Identity], until: float
+) -> tuple[str, bool]:
+    """Stop the holder's unit, or signal it as a plain process.
+
+    Returns why neither is possible, else "", and whether a unit was stopped: then no job of it is queued any more.
+    """
     unit = unit_of(holder.pid)
     is_main = runs(unit, holder, _left(until)) if unit is not None else False
     if unit is not None and (refusal := _unit_refusal(unit, is_main=is_main)):
-        return refusal
+        return refusal, False
     if unit is None or not is_main:
         _ask(root, pidfile, holder, asked=asked, until=until)
-        return ""
+        return "", False
     asked.add(holder)
-    return _stop_unit(unit, until)
+    return _stop_unit(unit, until), True
 
 
 def _unit_refusal(unit: Unit, *, is_main: bool | None) -> str:
@@ -289,9 +297,9 @@ def _still_there(sight: Sight, timeout_s: float, asked: set[Identity]) -> str:
     return f"timed out after {timeout_s:.0f} s: {who} still holds the lock; {under_way}"
 
 
-def _watch_it_stay_free(root: StateRoot, pidfile: str, until: float) -> Sight:
-    """Probe until the lock is held or has stayed free for a moment: the poller may be starting again."""
-    stays_until = min(time.monotonic() + _STAYS_FREE_S, max(until, time.monotonic() + _PROBE_INTERVAL_S))
+def _watch_it_stay_free(root: StateRoot, pidfile: str, until: float, for_s: float) -> Sight:
+    """Probe until the lock is held or has stayed free for `for_s` seconds: the poller may be starting again."""
+    stays_until = min(time.monotonic() + for_s, max(until, time.monotonic() + _PROBE_INTERVAL_S))
     sight = look(root.path, pidfile)
     while sight.probe is Probe.FREE and time.monotonic() < stays_until:
         time.sleep(_PROBE_INTERVAL_S)

@@ -18,7 +18,7 @@ from urllib.parse import urljoin, urlsplit
 import httpx2
 
 from the_loop import __version__
-from the_loop.sources.base import Limited, SourceError, Unanswered
+from the_loop.sources.base import Limited, Silent, SourceError, Unanswered
 from the_loop.sources.github.section import GITHUB_API_VERSION
 from the_loop.sources.limits import RateLimiter, RateLimiters, fingerprint
 
@@ -168,12 +168,13 @@ class Client:
                         raise SourceError(f"{url}: the response is larger than {BODY_LIMIT} bytes")
                 return response, b"".join(parts)
         except TimeoutError as error:
-            raise Unanswered(f"{url}: no response within {REQUEST_LIMIT_S:.0f} s") from error
+            raise Silent(f"{url}: no response within {REQUEST_LIMIT_S:.0f} s") from error
         except (httpx2.LocalProtocolError, UnicodeEncodeError):
             # the error's own text would quote the headers, including the token
             raise SourceError(f"{url}: the request cannot be sent") from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise Unanswered(f"{url}: {_cause(error)}") from error
+            kind = Silent if isinstance(error, httpx2.TimeoutException) else Unanswered
+            raise kind(f"{url}: {_cause(error)}") from error
 
     def _opened(self) -> httpx2.AsyncClient:
         """The HTTP client, created with the first request. Raises SourceError for a wrong proxy in the environment."""

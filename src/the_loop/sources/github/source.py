@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from the_loop.core.model import Entry, Kind, Note, WorkItem
-from the_loop.sources.base import GiveUp, Known, Limited, Listing, Sighting, SourceError, Thread, in_few_words
+from the_loop.sources.base import GiveUp, Known, Limited, Listing, Sighting, Silent, SourceError, Thread, in_few_words
 from the_loop.sources.github.client import Client
 from the_loop.sources.github.departures import ask_about_missing
 from the_loop.sources.github.give_ups import is_written, write_notice
@@ -85,6 +85,7 @@ class GithubSource:
         self._kept: dict[str, dict[int, WorkItem]] = {}  # by prefix: whole items that are not known to the core yet
         self._heard: dict[str, dict[int, list[Asked]]] = {}  # by prefix: reviews read with a thread since the last poll
         self._turns: dict[str, int] = {}  # by prefix: the turn of the last successful poll
+        self._asked = 0  # polls in this run
         self._polls: dict[str, int] = {}  # by prefix: number of successful polls in this run
         self._configured = {repo.lower() for repo in section.repos}
         self._owned = self._configured
@@ -104,7 +105,7 @@ class GithubSource:
         failed = items = 0
         budget = Budget()
         for repo in self._in_turn(records):
-            if any(isinstance(fault, Limited) for fault in faults):
+            if any(isinstance(fault, Limited | Silent) for fault in faults):
                 failed += 1
                 continue
             try:
@@ -168,10 +169,11 @@ class GithubSource:
         return records
 
     def _in_turn(self, records: Mapping[str, Record | None]) -> list[str]:
-        """The repositories, beginning with a different one in each poll, since a rate limit cuts off the last ones."""
+        """The repositories, with another one first in each poll: a limit or a silence cuts off the last ones."""
         repos = list(self._section.repos)
         written = sum(record.turn for record in records.values() if record is not None)
-        first = (written + max(self._polls.values(), default=0)) % len(repos)
+        first = (written + self._asked) % len(repos)
+        self._asked += 1
         return repos[first:] + repos[:first]
 
     def _is_configured_otherwise(self, name: str, repo: str) -> bool:
