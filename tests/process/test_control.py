@@ -34,6 +34,11 @@ def serving(box: Box, **options: Any) -> Started:
     return poller
 
 
+def sources(box: Box) -> list[dict[str, Any]]:
+    shown: list[dict[str, Any]] = box.run("poll", "status", "--json").json()["sources"]
+    return shown or [{"state": "new"}]
+
+
 def options(box: Box) -> str:
     return f"--config {box.config} --state-root {box.root}"
 
@@ -61,7 +66,7 @@ def test_wake_when_it_names_a_source_then_only_that_one_is_polled(tmp_path: Path
         other = box.root / "outbox"
         other.mkdir(mode=0o700)
         box.start()
-        box.wait(lambda: box.events("poll.cycle"), "the first cycle")
+        box.wait(lambda: {one["state"] for one in sources(box)} == {"ok"}, "the first cycles")
         beside = other / "b"
         beside.mkdir()
         (beside / "item.md").write_text("please")
