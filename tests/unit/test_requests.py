@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from support import factories as make
 from support.fakes import REFUSED, UNKNOWN, FakeRunner, FakeSource
 from support.fuse import Crash, Fuse
 from support.life import Life, files_of, idle, in_virtual_loop, live_item, next_life, no_space
-from the_loop import deliveries, ledgers
+from the_loop import deliveries
 from the_loop.core.ledger import Phase, Standing
 from the_loop.core.model import LoopError
 from the_loop.deliveries import Deliveries, claim
@@ -493,7 +494,7 @@ async def test_request_when_the_disk_is_full_then_is_refused_and_nothing_has_cha
     before, files = life.ledger(A), files_of(root)
     asked = Asked(life)
     with monkeypatch.context() as patched:
-        patched.setattr(ledgers, "write_durably", no_space)
+        patched.setattr(os, "fsync", no_space)
 
         with pytest.raises(LoopError, match=f"cannot {verb} '{A}': No space left on device"):
             await asked(verb, ref=A, **more)
