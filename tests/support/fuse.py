@@ -7,10 +7,12 @@ with fuse.watching_files():
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from the_loop import durable
@@ -47,8 +49,9 @@ class Fuse:
 
     @contextmanager
     def watching_files(self) -> Iterator[None]:
-        """Every file that the poller replaces or removes is a step."""
+        """Every file that the poller replaces, appends to, moves or removes is a step; an append may end half-way."""
         replace_file, unlink = durable.replace_file, Path.unlink
+        rename, link, truncate, pwrite = os.rename, os.link, os.ftruncate, os.pwrite
 
         def replacing(path: Path, content: bytes, *, sync: bool) -> None:
             self.step("change", f"write {path.name}")
@@ -59,5 +62,32 @@ class Fuse:
                 self.step("change", f"remove {path.name}")
             unlink(path, missing_ok=missing_ok)
 
-        with mock.patch.object(durable, "replace_file", replacing), mock.patch.object(Path, "unlink", unlinking):
+        def renaming(old: Any, new: Any) -> None:
+            if not str(old).endswith(".tmp"):  # else it is a part of a write
+                self.step("change", f"move {Path(old).name} to {Path(new).parent.name}/{Path(new).name}")
+            rename(old, new)
+
+        def linking(old: Any, new: Any, **options: Any) -> None:
+            self.step("change", f"link {Path(new).name}")
+            link(old, new, **options)
+
+        def truncating(descriptor: int, length: int) -> None:
+            self.step("change", f"cut at {length}")
+            truncate(descriptor, length)
+
+        def appending(descriptor: int, content: Any, at: int) -> int:
+            self.step("change", f"append at {at}")
+            half = len(content) // 2
+            pwrite(descriptor, content[:half], at)
+            self.step("change", f"append at {at + half}")
+            return half + pwrite(descriptor, content[half:], at + half)
+
+        with (
+            mock.patch.object(durable, "replace_file", replacing),
+            mock.patch.object(Path, "unlink", unlinking),
+            mock.patch.object(os, "rename", renaming),
+            mock.patch.object(os, "link", linking),
+            mock.patch.object(os, "ftruncate", truncating),
+            mock.patch.object(os, "pwrite", appending),
+        ):
             yield

@@ -18,11 +18,20 @@ from support.life import (
     in_virtual_loop,
     new_root,
 )
+from the_loop import settled
+from the_loop.core.ledger import Phase
 from the_loop.core.model import Presence
+from the_loop.ledgers import Ledgers
 from the_loop.state import StateRoot
 
 REF = "fake:1"
 ONE = f"{REF}/comment:1"
+
+
+@pytest.fixture(params=[0, 2, settled.INLINE], ids="{} ids in the record".format, autouse=True)
+def inline(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many settled ids a record has before they go into its log."""
+    monkeypatch.setattr(settled, "INLINE", request.param)
 
 
 async def story(root: StateRoot, runner: FakeRunner, source: FakeSource, fuse: Fuse, clock: Clock) -> None:
@@ -59,10 +68,13 @@ def grow(source: FakeSource) -> None:
 
 
 EXPECTED = {
-    "fake:1": ["spawn:1", "comment:1", "comment:1", "comment:1", "comment:3", "close:1"],
+    "fake:1": ["spawn:1", "comment:1", "comment:1", "comment:1", "comment:3", "close:1", "spawn:2", "comment:7"],
     "fake:2": ["spawn:1", "spawn:1"],
     "fake:3": ["spawn:1"],
 }
+
+
+CHAPTERS = ["first sight", "comments", "end", "reopened", "comment on it"]
 
 
 def arrived(runner: FakeRunner) -> dict[str, list[str]]:
@@ -74,13 +86,18 @@ def arrived(runner: FakeRunner) -> dict[str, list[str]]:
 
 
 async def chapters(root: StateRoot, fuses: Sequence[Fuse]) -> FakeRunner:
-    """The story in three lives, each with its own fuse; one that blew is followed by a life that goes on."""
+    """The story in five lives, each with its own fuse; one that blew is followed by a life that goes on."""
     (runner, source), clock = world(), Clock()
     for number, fuse in enumerate(fuses):
         if number == 1:
             grow(source)
         if number == 2:
             source.items[REF].presence = Presence.GONE
+        if number == 3:
+            source.items[REF].presence = Presence.LISTED
+            source.write(REF, make.entry(6))  # carried by its second start
+        if number == 4:
+            source.write(REF, make.entry(7))
         await story(root, runner, source, fuse, clock)
         if fuse.at:
             await story(root, runner, source, Fuse(), clock)
@@ -89,17 +106,29 @@ async def chapters(root: StateRoot, fuses: Sequence[Fuse]) -> FakeRunner:
 
 @in_virtual_loop
 async def test_story_without_a_crash(root: StateRoot) -> None:
-    runner = await chapters(root, [Fuse(), Fuse(), Fuse()])
+    runner = await chapters(root, [Fuse() for _ in CHAPTERS])
 
     assert arrived(runner) == EXPECTED
     assert files_of(root) == []
+
+
+def settled_in(root: StateRoot) -> set[str]:
+    """What the ledger of the first item says at the end, read anew; it lives, and its earlier end left nothing."""
+    ledgers = Ledgers(root, lambda _: None, lambda: 0.0)
+    ledgers.load()
+    ledger = ledgers.get(REF)
+    assert ledger is not None
+    assert (ledger.poll.phase, ledger.g, ledger.poll.pending) == (Phase.LIVE, 2, {})
+    assert not root.ended_ledger(REF).exists()
+    assert not root.settled(REF).with_suffix(".settled.next").exists()
+    return set(ledger.poll.seen_comments)
 
 
 def count_steps(tmp_path: Path, chapter: int) -> int:
     """How many steps the lives of this chapter take."""
 
     async def run() -> int:
-        fuses = [Fuse(), Fuse(), Fuse()]
+        fuses = [Fuse() for _ in CHAPTERS]
         await chapters(new_root(tmp_path), fuses)
         Life.lives.clear()
         return len(fuses[chapter].steps)
@@ -107,14 +136,14 @@ def count_steps(tmp_path: Path, chapter: int) -> int:
     return asyncio.run(run())
 
 
-@pytest.mark.parametrize("chapter", [0, 1, 2], ids=["first sight", "comments", "end"])
+@pytest.mark.parametrize("chapter", range(len(CHAPTERS)), ids=CHAPTERS)
 def test_crash_before_any_step_loses_repeats_and_charges_nothing(tmp_path: Path, chapter: int) -> None:
     steps = count_steps(tmp_path, chapter)
     assert steps > 5
 
     for at in range(1, steps + 1):
         root = new_root(tmp_path / f"at-{at}")
-        fuses = [Fuse(), Fuse(), Fuse()]
+        fuses = [Fuse() for _ in CHAPTERS]
         fuses[chapter] = Fuse(at)
 
         runner = asyncio.run(chapters(root, fuses))
@@ -125,3 +154,9 @@ def test_crash_before_any_step_loses_repeats_and_charges_nothing(tmp_path: Path,
         assert attempts == [1, 2, 2]
         assert not any(payload["redelivery"] for payload in runner.got)
         assert files_of(root) == []
+        assert settled_in(root) == {
+            "spawn:1",
+            "close:1",
+            "spawn:2",
+            *(f"comment:{number}" for number in (1, 2, 3, 5, 6, 7)),
+        }
