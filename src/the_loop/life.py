@@ -85,7 +85,8 @@ class Life:
         self._config = setup.config
         self._wishes = wishes
         self._sources: dict[str, _Source] = {}
-        self._said_status_s = 0.0
+        self._said_status_s = float("-inf")  # by the loop's clock
+        self._status_due: asyncio.TimerHandle | None = None
         self._is_wake_asked = False
         setup.root.prepare_folders()
         runtime = setup.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
@@ -409,10 +410,17 @@ class Life:
             }
             work = work_of(self._ledgers, under_way)
             self._health.beat(self._ledgers, self._watched, self._dispatcher.pause_reason, work, is_last=is_last)
-        uptime_s = self._setup.clock.uptime()
-        if is_last or uptime_s - self._said_status_s >= _STATUS_S:
-            self._said_status_s = uptime_s
+        self._say_status(is_last=is_last)
+
+    def _say_status(self, *, is_last: bool = False) -> None:
+        """At most once a second, but for the last one; what came in between is told at the end of the second."""
+        loop = asyncio.get_running_loop()
+        left_s = 0.0 if is_last else self._said_status_s + _STATUS_S - loop.time()
+        if left_s <= 0:
+            self._said_status_s = loop.time()
             self._setup.notifier.status(self._health.status(self._watched))
+        elif self._status_due is None or self._status_due.when() <= loop.time():
+            self._status_due = loop.call_later(left_s, self._say_status)
 
     def _trace_of(self, offer: Offer) -> Trace | None:
         try:

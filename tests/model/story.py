@@ -94,7 +94,7 @@ class Story:
         """A start that is refused in words is tried again, as the manager does."""
         for _ in range(_STARTS):
             with suppress(LoopError):
-                life = Life(self.root, runner_with(self.keepers), self.source, clock=self.clock)
+                life = Life(self.root, cast("Any", runner_with(self.keepers)), self.source, clock=self.clock)
                 await life.begin()
                 return life
         raise AssertionError(f"not started in {_STARTS} tries")
