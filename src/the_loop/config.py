@@ -131,6 +131,13 @@ def authorized_users(config: Config, section: SourceSection) -> frozenset[str]:
     return frozenset(mine)
 
 
+def login_and_id(name: str) -> tuple[str, int | None]:
+    """A name of `authorizedUsers` in its two parts: `octocat#583231` pins the login to this account."""
+    login, mark, number = name.rpartition("#")
+    is_pinned = bool(mark and login) and number.isascii() and number.isdigit() and len(number) < 20
+    return (login, int(number)) if is_pinned else (name, None)
+
+
 def names_below(root: Path, config: Config, file: Path | None) -> frozenset[str]:
     """The names in the directory `root` that the configuration puts there: inboxes, and whatever else it names."""
     sections = [*config.polling.sources, config.session]

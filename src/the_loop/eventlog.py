@@ -72,6 +72,11 @@ CATALOG: Final[Mapping[str, Form]] = {
     "session.closed": Form(INFO, "session of {ref} closed: {reason}"),
     "ledger.held": Form(ERROR, "holding {ref}, cannot use its ledger: {reason}"),
     "item.failed": Form(ERROR, "cannot process {ref}: {reason}"),
+    "author.changed": Form(
+        WARNING,
+        "{author} is another account than before ({account}, not {pinned}), what it writes waits "
+        "(run `the-loop authors accept '{author}'` or `the-loop authors reject '{author}'`)",
+    ),
     "source.failed": Form(WARNING, "source {source} failed: {reason}"),
     "source.waiting": Form(WARNING, "source {source} is waiting until {until}: {reason}"),
     "source.exposed": Form(WARNING, "source {source}: {reason}"),

@@ -5,6 +5,7 @@
     portable/<slug>.settled         its log of settled ids
     portable/ended/<slug>.json      the record of an item that ended
     portable/repositories.json      numeric id and filed name of each repository
+    portable/authors.json           which account an authorised login belongs to
     local/deliveries/<slug>.*       one pending delivery: payload, lock, start mark, outcome
     local/sources/<slug>.json       cursor of a source
     local/sources/<slug>.d/         what a source keeps of its own; made by it
@@ -38,6 +39,7 @@ _PUNCTUATION_BACK: Final = {b: a for a, b in _PUNCTUATION.items()}
 _LITERAL: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 _OWN: Final = frozenset({PIDFILE, "poll-status.json", "poll.wake", "control.sock", "portable", "local", "logs"})
 _GUESTS: Final = frozenset({"inbox", "lost+found"})
+_NOT_ITEMS: Final = frozenset({"authors", "repositories"})  # beside the ledgers; a ref always has a colon
 _FOLDERS: Final = ("portable", "local", "local/deliveries", "local/sources", "local/sessions", "logs")
 
 
@@ -65,8 +67,8 @@ def slug(name: str) -> str:
 
 
 def unslug(text: str) -> str | None:
-    """The name for which `slug` returned `text`; None if it was cut or is not a slug."""
-    if "~" in text:
+    """The name for which `slug` returned `text`; None if it was cut, is not a slug, or is a file of another kind."""
+    if "~" in text or text in _NOT_ITEMS:
         return None
     try:
         raw = re.sub(rb"%([0-9A-F]{2})", lambda m: bytes([int(m[1], 16)]), _unpunctuated(text))
@@ -121,6 +123,10 @@ class StateRoot:
     @property
     def ended(self) -> Path:
         return self.portable / "ended"
+
+    @property
+    def authors(self) -> Path:
+        return self.portable / "authors.json"
 
     def ledger(self, ref: str) -> Path:
         return self.portable / f"{slug(ref)}.json"

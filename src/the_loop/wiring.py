@@ -11,7 +11,7 @@ import msgspec
 
 from the_loop import __version__
 from the_loop.clocks import Clock
-from the_loop.config import Config, SourceSection, authorized_users, source_name
+from the_loop.config import Config, SourceSection, authorized_users, login_and_id, source_name
 from the_loop.core.guards import Rules, phrases
 from the_loop.core.model import LoopError, Note, explain
 from the_loop.core.outcomes import Policy
@@ -131,12 +131,16 @@ def _source(section: SourceSection, site: SourceSite) -> Source:
 
 def _rules(config: Config, section: SourceSection, source: Source) -> Rules:
     people = authorized_users(config, section)
+    pins = getattr(source, "pins", None)  # of a source whose authors have numbers
+    if pins is not None:
+        people = frozenset(login_and_id(name)[0] for name in people)
     words = config.routing.control
     return Rules(
         authorized=frozenset(name.casefold() for name in people) if source.folds_case else people,
         folds_case=source.folds_case,
         words=phrases(words.start, words.stop, words.pause, words.resume),
         require_start=config.routing.require_start_command,
+        pins={} if pins is None else pins,
     )
 
 

@@ -226,7 +226,7 @@ class Installed:
 
     def ledgers(self) -> dict[str, dict[str, Any]]:
         folder = self.seen(self.root / "portable")
-        paths = (path for path in folder.rglob("*.json") if path.name != "repositories.json")
+        paths = (path for path in folder.rglob("*.json") if path.stem not in ("repositories", "authors"))
         found = [json.loads(path.read_bytes()) for path in paths]
         return {ledger["ref"]: ledger for ledger in found}
 

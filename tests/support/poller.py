@@ -282,7 +282,8 @@ class Box:
 
     def ledgers(self) -> dict[str, dict[str, Any]]:
         """All ledgers on disk, by ref; those of ended items too."""
-        paths = (path for path in (self.root / "portable").rglob("*.json") if path.name != "repositories.json")
+        others = ("repositories", "authors")
+        paths = (path for path in (self.root / "portable").rglob("*.json") if path.stem not in others)
         found = [json.loads(path.read_bytes()) for path in paths]
         return {ledger["ref"]: ledger for ledger in found}
 

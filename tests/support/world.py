@@ -28,9 +28,10 @@ from support.fuse import Crash, Fuse
 from support.github.fake import FakeGitHub
 from support.http_transport import FakeTransport
 from the_loop import wiring
+from the_loop.authors import Authors
 from the_loop.config import Config, Polling, Routing
 from the_loop.core.model import Note, Outcome, Verdict
-from the_loop.cursors import read_cursor
+from the_loop.cursors import recover_cursor
 from the_loop.cycle import Cycle
 from the_loop.deliveries import Deliveries
 from the_loop.dispatcher import Dispatcher
@@ -263,7 +264,8 @@ class World:
             self.client,
             Repositories(self.root.repositories),
             linger_s=options.linger_s,
-            cursor=read_cursor(self.root, "github").value,
+            authors=Authors(self.root.authors, "api.github.com", "github", options.people, self.clock),
+            cursor=recover_cursor(self.root, "github")[0].value,
         )
         with mock.patch.object(wiring, "_source", return_value=source):
             limiters = RateLimiters(self.clock.monotonic)

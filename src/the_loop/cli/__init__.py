@@ -21,6 +21,7 @@ _GROUPS: Final = {
     "poll": "Start, stop, restart and observe the poller.",
     "events": "Show the event log.",
     "ledger": "Show and change the records of items.",
+    "authors": "Show the accounts of authors, decide about changed ones.",
     "config": "Check and show the configuration.",
     "unit": "Install, remove and show the systemd unit files.",
 }

@@ -133,10 +133,11 @@ def status(options: Options, *, as_json: bool) -> None:
     sight = look(root.path, PIDFILE)
     report = _report(sight, read_heartbeat(root), root)
     report["unit"] = _unit(sight, root)
+    report["changedAuthors"], changed = _changed_authors(root)
     if as_json:
         print(json.dumps(report))
     else:
-        print("\n".join(map(printable, _in_words(report, sight.cause))))
+        print("\n".join(map(printable, [*_in_words(report, sight.cause), *changed])))
         if sight.probe is not Probe.HELD and (others := mention_system_units()):
             print(others.removeprefix("; "))
     codes = {Probe.HELD: 0, Probe.FREE: 3, Probe.UNKNOWN: 4}
@@ -158,6 +159,19 @@ def _unit(sight: Sight, root: StateRoot) -> dict[str, Any] | None:
     if unit is None or state is None or (sight.holder is not None and state.main_pid != sight.holder.pid):
         return None
     return {"name": unit.name, "scope": unit.scope, "activeState": state.active, "subState": state.sub}
+
+
+def _changed_authors(root: StateRoot) -> tuple[list[dict[str, Any]] | None, list[str]]:
+    """Logins that another account has now, for programs (null: cannot be read) and for people."""
+    from the_loop.authors import AuthorsUnusable, read_authors, waiting_authors
+    from the_loop.cli.authors import waiting_lines
+
+    try:
+        waiting = waiting_authors(read_authors(root.authors))
+    except AuthorsUnusable as error:
+        return None, [f"authors: {error}"]
+    fields = ("host", "login", "pinned", "id", "since")
+    return [{name: getattr(one, name) for name in fields} for one in waiting], waiting_lines(waiting)
 
 
 def _report(sight: Sight, beat: dict[str, Any], root: StateRoot) -> dict[str, Any]:

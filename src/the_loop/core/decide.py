@@ -82,6 +82,7 @@ class Decision:
 
 def decide(ledger: Ledger | None, view: View, rules: Rules) -> Decision:
     """Decide about one item. If `wants_thread` is true for it, `view.thread` must be present."""
+    view = _without_waiting(view, rules)
     if ledger is None:
         return _decide(None, view, rules)
     present, renames = _settle_renames(ledger, view)
@@ -99,6 +100,7 @@ def wants_thread(ledger: Ledger | None, view: View, rules: Rules, *, owed: bool)
     """True if `decide` needs the item's whole thread. `owed`: its source says that it needs a full re-read."""
     if ledger is None:
         return view.presence is Presence.LISTED
+    view = _without_waiting(view, rules)
     missed = owed or ledger.poll.away or ledger.poll.behind
     if view.presence in (Presence.LEFT, Presence.GONE):
         return ledger.poll.phase is Phase.LIVE and (missed or view.presence is Presence.GONE)
@@ -111,6 +113,18 @@ def wants_thread(ledger: Ledger | None, view: View, rules: Rules, *, owed: bool)
             return missed
         case _:
             return missed or _may_start(ledger, view, rules)
+
+
+def _without_waiting(view: View, rules: Rules) -> View:
+    """The view without entries whose author is another account than before.
+
+    They are neither settled nor delivered. Their source says that the item needs a full re-read once that is decided.
+    """
+    if not any(map(rules.waits, view.entries)):
+        return view
+    rows = [entry for entry in view.rows if not rules.waits(entry)]
+    thread = None if view.thread is None else [entry for entry in view.thread if not rules.waits(entry)]
+    return replace(view, rows=rows, thread=thread)
 
 
 def _decide(ledger: Ledger | None, view: View, rules: Rules) -> Decision:
@@ -163,7 +177,7 @@ def _may_start(ledger: Ledger, view: View, rules: Rules) -> bool:
 
 
 def _starts_by_itself(item: WorkItem, rules: Rules) -> bool:
-    return rules.may_speak(item.author) and not rules.require_start
+    return rules.may_speak(item.author, item.author_id) and not rules.require_start
 
 
 def _consider_start(ledger: Ledger | None, view: View, item: WorkItem, rules: Rules) -> Decision:
@@ -205,7 +219,7 @@ def _build_spawn(ledger: Ledger, item: WorkItem, view: View, rules: Rules) -> De
     keys = tuple(entry.key for entry in carried if entry.key not in ledger.poll.seen_comments)
     before = ledger.poll.pending.get(key)
     if before is None or before.state is Standing.LOST:
-        author = item.author if rules.may_speak(item.author) else None  # else a control word started it
+        author = item.author if rules.may_speak(item.author, item.author_id) else None  # else a control word started it
         ledger = accept(ledger, key, author, keys)
     else:
         ledger = move(ledger, key, Standing.QUEUED, carries=keys, offer=before.offer + 1)
@@ -450,7 +464,7 @@ def _apply_words(
 ) -> tuple[_Will, list[tuple[str, Reading]], tuple[Note, ...]]:
     """Apply new control words: the resulting will, the entries they are from, and the events to log."""
     readings = _words(ledger, view, view.entries, rules)
-    if item is not None and rules.may_speak(item.author) and _BODY not in ledger.poll.obeyed:
+    if item is not None and rules.may_speak(item.author, item.author_id) and _BODY not in ledger.poll.obeyed:
         own = view.read_body(item, rules)
         readings = [(_BODY, own), *readings] if own.words else readings
     notes = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
@@ -31,19 +31,54 @@ class Dropped(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Pin:
+    """The account that an authorised name belongs to, by its number, and other accounts that were rejected."""
+
+    id: int
+    rejected: frozenset[int] = frozenset()
+
+
+class Speaker(StrEnum):
+    """What the rules say of an author."""
+
+    TRUSTED = "trusted"
+    STRANGER = "stranger"
+    CHANGED = "changed"  # an authorised name that another account has now: the operator decides
+
+
+@dataclass(frozen=True, slots=True)
 class Rules:
-    """The authorised authors and control words of one source, from the configuration."""
+    """The authorised authors and control words of one source, from the configuration.
+
+    `pins`: by name, folded as `authorized` is. The source keeps it up to date, and pins a name before it shows
+    anything that this name wrote.
+    """
 
     authorized: frozenset[str]  # folded to lower case if `folds_case`
     folds_case: bool  # true for GitHub logins; user names of this machine are case-sensitive
     words: Mapping[str, Word]  # by phrase, folded
     require_start: bool = False
+    pins: Mapping[str, Pin] = field(default_factory=dict)
 
-    def may_speak(self, author: str | None) -> bool:
+    def may_speak(self, author: str | None, author_id: int | None = None) -> bool:
         """True if this author is authorised. None (unknown) never is."""
+        return self.speaker(author, author_id) is Speaker.TRUSTED
+
+    def speaker(self, author: str | None, author_id: int | None) -> Speaker:
+        """What is known of this author. Without an `author_id` the name alone counts."""
         if author is None:
-            return False
-        return (author.casefold() if self.folds_case else author) in self.authorized
+            return Speaker.STRANGER
+        name = author.casefold() if self.folds_case else author
+        if name not in self.authorized:
+            return Speaker.STRANGER
+        pin = self.pins.get(name)
+        if pin is None or author_id in (None, pin.id):
+            return Speaker.TRUSTED
+        return Speaker.STRANGER if author_id in pin.rejected else Speaker.CHANGED
+
+    def waits(self, entry: Entry) -> bool:
+        """True if the operator has to decide about the entry's author before anything is decided about the entry."""
+        return self.speaker(entry.author, entry.author_id) is Speaker.CHANGED
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +105,7 @@ def read(entry: Entry, rules: Rules) -> Reading:
     """Apply the guards in their order (contract R6.3, R6.4): own notices, authors, then control words."""
     if is_own_notice(entry.body):
         return Reading(Dropped.OWN)
-    if not rules.may_speak(entry.author):
+    if not rules.may_speak(entry.author, entry.author_id):
         return Reading(Dropped.UNAUTHORIZED)
     return replace(read_text(entry.body, rules), is_verdict=entry.is_verdict)
 

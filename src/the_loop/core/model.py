@@ -97,6 +97,7 @@ class Entry:
     created_at: str  # ISO 8601 UTC
     truncated: bool = False  # the body was over ENTRY_LIMIT bytes and left out
     about: Mapping[str, str | int] = field(default_factory=dict)  # the verdict of a review, the place of a comment
+    author_id: int | None = None  # the account's own number, which stays while its name may change hands
     renamed_from: tuple[str, ...] = ()  # former keys of the same content by the same author, who could speak then
 
     @property
@@ -134,6 +135,7 @@ class WorkItem:
     author: str | None
     created_at: str
     truncated: bool = False
+    author_id: int | None = None  # as in `Entry`
 
 
 @dataclass(frozen=True, slots=True)

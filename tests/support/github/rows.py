@@ -104,11 +104,17 @@ def iso(time: int | None) -> str | None:
     return None if time is None else datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def account_id(login: str) -> int:
+    """The number of the account that has always had this login."""
+    return crc32(login.lower().encode())
+
+
 def user_json(names: Names, login: str | None) -> Json | None:
-    """The account, None for a deleted one; its id follows from the login."""
+    """The account, None for a deleted one; its id follows from the login, or is given as in `octocat#77`."""
     if login is None:
         return None
-    url, id_ = f"{names.api}/users/{quote(login, safe='')}", crc32(login.lower().encode())
+    login, _, number = login.partition("#")
+    url, id_ = f"{names.api}/users/{quote(login, safe='')}", int(number or account_id(login))
     slug = login.removesuffix("[bot]")
     return {
         "login": login,

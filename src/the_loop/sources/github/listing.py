@@ -64,7 +64,14 @@ def _read(poll: RepositoryPoll, part: Part) -> Page:
     issues = many(part.answer.value, Issue, asked.path)
     poll.fresh |= {issue.number: to_item(poll.ref(issue.number), issue) for issue in issues}
     rows = [
-        Row(issue.number, issue.node_id, issue.pull_request is not None, issue.login, issue.updated_at or "")
+        Row(
+            issue.number,
+            issue.node_id,
+            issue.pull_request is not None,
+            issue.login,
+            issue.updated_at or "",
+            issue.login_id,
+        )
         for issue in issues
     ]
     return Page(asked.path, asked.etag, asked.size, rows)
@@ -72,7 +79,16 @@ def _read(poll: RepositoryPoll, part: Part) -> Page:
 
 def _thin(poll: RepositoryPoll, row: Row) -> WorkItem:
     """An item of an unchanged page, without its text, which is not needed again."""
-    return WorkItem(poll.ref(row.number), row.id, url="", title="", body="", author=row.author, created_at="")
+    return WorkItem(
+        poll.ref(row.number),
+        row.id,
+        url="",
+        title="",
+        body="",
+        author=row.author,
+        created_at="",
+        author_id=row.author_id,
+    )
 
 
 def _changed(poll: RepositoryPoll) -> set[int]:

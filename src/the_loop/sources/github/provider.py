@@ -31,6 +31,7 @@ def check(section: GithubSection, config: Config) -> list[Fault]:
 
 def build(section: GithubSection, site: SourceSite) -> Source:
     # an HTTP client takes longer to load than everything else together: only a source that is built pays for it
+    from the_loop.authors import Authors
     from the_loop.sources.github.client import Client
     from the_loop.sources.github.repositories import Repositories
     from the_loop.sources.github.source import GithubSource
@@ -47,8 +48,16 @@ def build(section: GithubSection, site: SourceSite) -> Source:
         api_version=section.api_version,
     )
     repositories = Repositories(StateRoot(site.root).repositories)
-    notes = _warnings(section, site)
-    return GithubSource(section, client, repositories, linger_s=site.linger_s, cursor=site.cursor, notes=notes)
+    host = urlsplit(section.api_url).hostname or ""
+    return GithubSource(
+        section,
+        client,
+        repositories,
+        linger_s=site.linger_s,
+        cursor=site.cursor,
+        notes=_warnings(section, site),
+        authors=Authors(StateRoot(site.root).authors, host, site.name, site.authorized, time.time),
+    )
 
 
 def _warnings(section: GithubSection, site: SourceSite) -> list[Note]:

@@ -22,6 +22,7 @@ class Row(Struct, frozen=True, array_like=True):
     is_pull: bool
     author: str | None
     updated_at: str
+    author_id: int | None = None
 
 
 class Asked(Struct, frozen=True):

@@ -15,6 +15,7 @@ from the_loop.sources.base import SourceError
 
 class User(Struct, frozen=True):
     login: str
+    id: int | None = None
 
 
 class Label(Struct, frozen=True):
@@ -44,6 +45,10 @@ class Issue(Struct, frozen=True):
     @property
     def login(self) -> str | None:
         return _login(self.user)
+
+    @property
+    def login_id(self) -> int | None:
+        return self.user.id if self.user else None
 
     def has_label(self, name: str) -> bool:
         names = (label if isinstance(label, str) else label.name or "" for label in self.labels)
@@ -143,6 +148,7 @@ def to_item(ref: str, issue: Issue) -> WorkItem:
         author=issue.login,
         created_at=clean(issue.created_at),
         truncated=truncated,
+        author_id=issue.login_id,
     )
 
 
@@ -166,6 +172,7 @@ def _to_entry(row: Comment | Review, kind: Kind) -> Entry:
         created_at=clean(row.created_at),
         truncated=truncated,
         about=row.about,
+        author_id=row.user.id if row.user else None,
     )
 
 

@@ -8,13 +8,16 @@ have validators), and an idle poll requests nothing else. The cursor is ``{"repo
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterator, Mapping, Sequence
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replace_sighting
 from typing import Any
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
+from the_loop.authors import Authors, AuthorsUnusable, Met
+from the_loop.core.guards import Pin
 from the_loop.core.model import Entry, Kind, Note, WorkItem
 from the_loop.sources.base import GiveUp, Known, Limited, Listing, Sighting, Silent, SourceError, Thread, in_few_words
 from the_loop.sources.github.client import Client
@@ -65,17 +68,19 @@ class GithubSource:
         linger_s: float,
         cursor: Mapping[str, Any] | None = None,
         notes: Sequence[Note] = (),
+        authors: Authors | None = None,
     ) -> None:
         """`cursor`: the stored one; it is needed to know its own items before the first poll. `linger_s`: seconds.
 
-        `notes` are told with the first listing.
+        `notes` are told with the first listing. `authors`: which accounts the authorised logins belong to.
         """
         self.name = section.name or section.default_name()
         self._section = section
         self._client = client
         self._repositories = repositories
         self._linger_s = linger_s
-        self._notes = notes
+        self._notes = tuple(notes)
+        self._authors = authors
         host = urlsplit(section.api_url).hostname or ""
         self._host = host
         self._root = "github:" if host == "api.github.com" else f"github:{host}/"
@@ -91,12 +96,18 @@ class GithubSource:
         self._owned = self._configured
         self._records(cursor)
 
+    @property
+    def pins(self) -> Mapping[str, Pin]:
+        """The accounts of authorised logins as of the last poll or thread; changed in place."""
+        return self._authors.pins if self._authors is not None else {}
+
     def owns(self, ref: str) -> bool:
         place, _, number = ref.partition("#")
         name = place.removeprefix(self._root)
         return bool(number) and place != name and name in self._owned
 
     async def poll(self, cursor: Mapping[str, Any] | None, known: Mapping[str, Known]) -> Listing:
+        reread = self._begin(cursor)
         records = self._records(cursor)
         by_prefix = _KnownByPrefix(known)
         self._seen.clear()
@@ -122,8 +133,14 @@ class GithubSource:
         if failed == len(self._section.repos):
             raise next((fault for fault in faults if isinstance(fault, Limited)), None) or _together(faults)
         written = {repo: write_record(record) for repo, record in records.items() if record is not None}
+        self._meet(person for sighting in sightings for person in _people(sighting.ref, sighting.item, sighting.rows))
+        again = {sighting.ref for sighting in sightings} & reread
+        sightings = [replace_sighting(one, is_owed=True) if one.ref in again else one for one in sightings]
+        new = {"repos": written}
+        if self._authors is not None:
+            self._authors.end(frozenset(again), new)
         notes, self._notes = self._notes, ()
-        return Listing(sightings, {"repos": written}, items, faults, notes, is_short=self._client.is_short)
+        return Listing(sightings, new, items, faults, notes, is_short=self._client.is_short)
 
     async def thread(self, ref: str) -> Thread:
         place, number = self._place_of(ref)
@@ -134,7 +151,9 @@ class GithubSource:
             if issue is None:
                 return Thread(None, ())
             item = to_item(ref, issue) if issue.state == "open" else None
-        return Thread(item, await self._entries(ref, place, is_pull=seen.is_pull))
+        entries = await self._entries(ref, place, is_pull=seen.is_pull)
+        self._meet(_people(ref, item, entries))
+        return Thread(item, entries)
 
     async def report(self, report: GiveUp) -> str:
         place, number = self._place_of(report.ref)
@@ -146,6 +165,24 @@ class GithubSource:
 
     async def close(self) -> None:
         await self._client.close()
+
+    # --- authors ---
+
+    def _begin(self, cursor: Mapping[str, Any] | None) -> frozenset[str]:
+        """The items that need a full re-read, as the operator has decided about an author. Raises SourceError."""
+        try:
+            return self._authors.begin(cursor) if self._authors is not None else frozenset()
+        except AuthorsUnusable as error:
+            raise SourceError(error.problem, error.hint) from error
+
+    def _meet(self, people: Iterable[Met]) -> None:
+        """Pin the accounts of these authors before the core sees what they wrote. Raises SourceError."""
+        if self._authors is None:
+            return
+        try:
+            self._notes = (*self._notes, *self._authors.meet(people))
+        except AuthorsUnusable as error:
+            raise SourceError(error.problem, error.hint) from error
 
     # --- one repository ---
 
@@ -321,6 +358,14 @@ class _KnownByPrefix:
 
     def of(self, prefix: str) -> Mapping[int, Known]:
         return _KnownHere(self._known, prefix, self._grouped.get(prefix, {}))
+
+
+def _people(ref: str, item: WorkItem | None, entries: Iterable[Entry]) -> Iterator[Met]:
+    """The authors of this item and these entries, not of an item of an unchanged page: they were met with that page."""
+    if item is not None and item.url:
+        yield Met(ref, item.author, item.author_id)
+    for entry in entries:
+        yield Met(ref, entry.author, entry.author_id)
 
 
 def _together(faults: list[SourceError]) -> SourceError:
