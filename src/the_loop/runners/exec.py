@@ -196,13 +196,16 @@ def _spawn(command: Command, offer: Offer, lock_fd: int) -> int:
 
 
 def _reap_later(pid: int) -> asyncio.Future[int] | None:
-    """Take a child's exit code once it has ended, without a thread; None where there is no such child."""
+    """Take a child's exit code once it has ended, without a thread; None if there is no such child to be watched.
+
+    Does not raise: the child was started, and whatever is wrong with watching it says nothing of its start.
+    """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
     try:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         pidfd = os.pidfd_open(pid)
-    except (ChildProcessError, ProcessLookupError):
+    except OSError:
         return None
 
     def reap() -> None:
