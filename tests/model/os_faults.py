@@ -34,6 +34,8 @@ class Faults:
     at: int = 0  # which call fails first; 0: none
     error: int = errno.EIO
     times: int = 1  # how often the same call on the same file fails in a row
+    place: str = ""  # instead of `at`: this call on this file, the `nth` time
+    nth: int = 1
     calls: list[str] = field(default_factory=list)
     _files: dict[int, str] = field(default_factory=dict)  # by descriptor
     _left: int = 0
@@ -59,7 +61,7 @@ class Faults:
     def _check(self, call: str, name: str) -> None:
         place = f"{call} {name}"
         self.calls.append(place)
-        if len(self.calls) == self.at:
+        if len(self.calls) == self.at or (place == self.place and self.calls.count(place) == self.nth):
             self._place, self._left = place, self.times
         if self._left and place == self._place:
             self._left -= 1
