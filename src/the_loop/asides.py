@@ -24,6 +24,8 @@ def set_aside(path: Path) -> Path:
 
 def held_reason(content: bytes, ref: str) -> str:
     """Why this record is held; empty for anything but a held record of this item."""
+    if b'"held"' not in content:
+        return ""
     try:
         tree = json.loads(content)
         return str(tree["held"]["reason"]) if tree["ref"] == ref else ""

@@ -71,6 +71,7 @@ class Records:
     def __init__(self, root: StateRoot, now: Callable[[], float]) -> None:
         self._root = root
         self._now = now
+        self._folders = (f"{root.portable}/", f"{root.ended}/")  # paths are slow to make, and looked at in each cycle
 
     def path(self, ref: str, *, is_ended: bool = False) -> Path:
         return self._root.ended_ledger(ref) if is_ended else self._root.ledger(ref)
@@ -100,7 +101,7 @@ class Records:
         """Where the item's record is; None if it has none. Raises OSError if that cannot be found out."""
         for is_ended in (False, True, False):  # once more: it may be on its way back
             with suppress(FileNotFoundError):
-                found = os.lstat(self.path(ref, is_ended=is_ended))
+                found = os.lstat(f"{self._folders[is_ended]}{slug(ref)}.json")
                 return Found(is_ended, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
         return None
 
@@ -145,7 +146,8 @@ class Records:
         moved, failed = [], None
         for ref in refs:
             try:
-                os.rename(self.path(ref), self.path(ref, is_ended=True))
+                name = f"{slug(ref)}.json"
+                os.rename(f"{self._folders[False]}{name}", f"{self._folders[True]}{name}")
                 moved.append(ref)
             except OSError as error:
                 failed = error
@@ -159,8 +161,10 @@ class Records:
 
     def remove_logs(self, ref: str) -> None:
         """Remove the log of an item whose record names none. Raises OSError."""
-        for path in self._logs(ref):
-            path.unlink(missing_ok=True)
+        for suffix in ("settled", "settled.next"):
+            place = f"{self._folders[False]}{slug(ref)}.{suffix}"
+            if os.path.lexists(place):
+                Path(place).unlink(missing_ok=True)
 
     def set_aside(self, ref: str, held: dict[str, str]) -> str:
         """Put a held record in the place of the item's; the name under which what was there is kept.
@@ -270,10 +274,9 @@ class Records:
 
     def _is_double(self, ledger: Ledger) -> bool:
         """True if an older record of the item is in `ended/`. Raises OSError; UnreadableLedger if it is newer."""
-        path = self.path(ledger.ref, is_ended=True)
         try:
-            os.lstat(path)
-            other = decode(read_regular(path), ledger.ref)
+            os.lstat(f"{self._folders[True]}{slug(ledger.ref)}.json")
+            other = decode(read_regular(self.path(ledger.ref, is_ended=True)), ledger.ref)
         except (FileNotFoundError, IrregularFile, UnreadableLedger):
             return False
         if other.g > ledger.g:

@@ -104,13 +104,12 @@ def take_log(tree: dict[str, Any]) -> Log | None:
     """What the record says of its log, which is taken out of `tree`: then that is a ledger with the other ids."""
     poll = tree.get("poll")
     seen = poll.get("seenComments") if isinstance(poll, dict) else None
-    if not isinstance(poll, dict) or not isinstance(seen, list):
+    if not isinstance(poll, dict) or not isinstance(seen, list) or not seen:
         return None
-    logs = [log for one in seen if (log := _log_from_json(one)) is not None]
-    if len(logs) != 1:
-        return None
-    poll["seenComments"] = [one for one in seen if _log_from_json(one) is None]
-    return logs[0]
+    log = _log_from_json(seen[-1])
+    if log is not None:
+        poll["seenComments"] = seen[:-1]
+    return log
 
 
 def to_bytes(ledger: Ledger, log: Log | None = None, logged: frozenset[str] | None = None) -> bytes:

@@ -273,6 +273,25 @@ def test_move_that_fails_is_tried_again_and_the_item_has_ended_all_the_same(shel
     assert list(shelf.ledgers.refs()) == []
 
 
+def test_start_removes_the_log_of_an_item_whose_end_was_cut_off_and_no_other(shelf: Shelf) -> None:
+    many = tuple(f"comment:{number}" for number in range(100, 300))
+    shelf.ledgers.save(settle(ledger(), *many))
+    left = shelf.log.read_bytes()
+    shelf.ledgers.save(over(settled=200))
+    shelf.log.write_bytes(left)  # cut off before it was removed
+    shelf.log.with_name(f"{shelf.log.name}.next").write_bytes(left)
+    shelf.ledgers.save(settle(ledger(OTHER), *many))
+    alone = shelf.root.settled("github:octo/repo#3")
+    alone.write_bytes(left)  # its record was taken away for a repair
+
+    shelf.opened(may_write=False).load()
+    assert shelf.log.exists()
+    shelf.opened().load()
+
+    assert shelf.names == ["ended", shelf.root.ledger(OTHER).name, shelf.root.settled(OTHER).name, alone.name]
+    assert shelf.opened().get(REF) == over(settled=200)
+
+
 def test_reader_that_meets_a_move_in_between_finds_the_item(shelf: Shelf) -> None:
     """A command reads while the poller moves the record: it is in one place or the other."""
     shelf.ledgers.save(ledger())
