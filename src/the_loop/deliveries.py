@@ -137,9 +137,9 @@ class Deliveries:
             _write_payload(stem, {**payload, "offer": number + 1})
         return number + 1
 
-    def has_outcome(self, stem: Path, number: int) -> bool:
-        """True if a keeper told how this offer ended. Raises OSError."""
-        return outcome_of(stem, number) is not None
+    def outcome(self, stem: Path, number: int) -> Outcome | None:
+        """How this offer ended, if its keeper told. Raises OSError."""
+        return outcome_of(stem, number)
 
     def remove_marks(self, stem: Path) -> None:
         """Forget what the keeper wrote, once it is recorded. Raises OSError."""

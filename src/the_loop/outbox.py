@@ -194,8 +194,11 @@ class Outbox:
             return
         if ledger.poll.pending[offer.key].offer != offer.number:
             return  # an outcome counts only for the offer that it was given for
-        if self._was_not_begun(offer, outcome):
-            self._deliveries.withdraw_offer(offer.stem, offer.number)
+        if outcome.verdict in (Verdict.UNSTARTABLE, Verdict.NEVER_BEGUN):  # by the lock, unless a keeper told more
+            told = self._deliveries.outcome(offer.stem, offer.number)
+            outcome = told or outcome
+            if told is None:
+                self._deliveries.withdraw_offer(offer.stem, offer.number)
         after, notes = conclude(ledger, offer.key, outcome, self.policy, self._now())
         if after != ledger:
             self._ledgers.save(after)
@@ -314,12 +317,6 @@ class Outbox:
         """Under the lock where the event was offered before. Raises DeliveryRuns, OSError."""
         payload = {"schema": 1, **event.to_json(attempt=1, redelivery=False), **_address(entry)}
         self._deliveries.write(self._deliveries.stem(event.ref, event.key), payload)
-
-    def _was_not_begun(self, offer: Offer, outcome: Outcome) -> bool:
-        """True where this was concluded from the lock, and not told by a keeper. Raises OSError."""
-        if outcome.verdict is Verdict.UNSTARTABLE:
-            return not self._deliveries.has_outcome(offer.stem, offer.number)
-        return outcome.verdict is Verdict.NEVER_BEGUN
 
 
 def _address(entry: Pending) -> dict[str, Any]:

@@ -104,8 +104,8 @@ class MemoryDeliveries:
             self.write(stem, {**payload, "offer": number + 1})
         return number + 1
 
-    def has_outcome(self, stem: Path, number: int) -> bool:
-        return False
+    def outcome(self, stem: Path, number: int) -> None:
+        """None: the machine tells outcomes itself."""
 
     def remove_marks(self, stem: Path) -> None:
         """The machine keeps none."""

@@ -146,8 +146,19 @@ def start(command: list[str], workdir: str, payload: str, environment: dict[str,
         finally:
             os._exit(127)
     os.close(tell)
-    with open(told, "rb") as pipe:
-        return pid, pipe.read().decode()
+    return pid, said_by_child(told)
+
+
+def said_by_child(told: int) -> str:
+    """Why the child could not execute the command; empty if it did, and if the answer cannot be read."""
+    said = b""
+    try:
+        while part := os.read(told, 4096):
+            said += part
+    except OSError:
+        pass  # it was started: how it ends is told by its status
+    os.close(told)
+    return said.decode()
 
 
 def judge(how: int, code: int) -> dict[str, str]:
