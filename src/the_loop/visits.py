@@ -5,8 +5,6 @@ A stop cancels between two items, so never inside one. An item that fails costs 
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
@@ -21,12 +19,12 @@ from the_loop.dispatcher import Dispatcher
 from the_loop.ledgers import HeldItem, Ledgers, UnreadItem
 from the_loop.outbox import Outbox
 from the_loop.sources.base import Limited, Listing, Sighting, Unanswered
+from the_loop.turns import Turns
 from the_loop.watched import Watched
 
 INITIAL_SYNCS: Final = 50  # of one source in one cycle, so that known items are not kept waiting (contract R6.9)
 _THREADS: Final = 200  # of known items that need a full re-read, for the same reason
 _PATIENCE: Final = 10  # threads of one poll that could not be read, before no more are asked for
-_AT_ONCE_S: Final = 0.02  # of items without news, before others get a turn
 
 
 @dataclass(slots=True)
@@ -78,15 +76,16 @@ class Visits:
         """
         owed = self._owed(watched, listing)
         errors = unanswered = 0
-        turn = _Turn()
+        turns, worked = Turns(), True
         ordered = sorted(listing.sightings, key=lambda sighting: sighting.ref in watched.troubled)
         for done, sighting in enumerate(ordered):
             watched.visited = (done, len(ordered))
-            await turn.is_others()  # where a stop takes hold: between items, with the last one on disk
+            await turns.are_given(now=worked)  # where a stop takes hold: between items, with the last one on disk
+            worked = True
             try:
                 if sighting.ref in doubtful:
                     raise UnreadItem(sighting.ref)
-                turn.worked = await self._visit(watched, sighting, owed, budget)
+                worked = await self._visit(watched, sighting, owed, budget)
                 watched.is_well(sighting.ref)
             except HeldItem:
                 owed.add(sighting.ref)
@@ -179,20 +178,6 @@ class Visits:
         except (HeldItem, OSError):
             return True
         return bool(listing.faults) if ledger is None else ledger.poll.phase.is_open
-
-
-class _Turn:
-    """Lets others run between two items: after one that was worked on, and now and then among quiet ones."""
-
-    def __init__(self) -> None:
-        self.worked = True
-        self._since_s = time.perf_counter()
-
-    async def is_others(self) -> None:
-        if self.worked or time.perf_counter() - self._since_s > _AT_ONCE_S:
-            await asyncio.sleep(0)
-            self._since_s = time.perf_counter()
-        self.worked = True
 
 
 def _is_quiet(ledger: Ledger | None, sighting: Sighting, is_owed: bool) -> bool:  # noqa: FBT001

@@ -26,6 +26,7 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 from the_loop.core.model import Entry, Kind, Note, Presence, WorkItem, clean, explain, timestamp
 from the_loop.sources.base import Known, Listing, Sighting, SourceError, Thread
 from the_loop.sources.textfiles import NO_TEXT, File, Owners, Text, encode_name, is_temporary, read_text, unquote_name
+from the_loop.turns import Turns
 
 _BODY: Final = "item.md"
 _REMEMBERED: Final = 2  # polls for which a file that is gone is remembered, to detect a rename
@@ -80,10 +81,11 @@ class DirectorySource:
         self._owners = Owners(self._authorized)
         old = cursor or {}
         inbox = self._identity()
-        folders = self._scan()
+        turns = Turns()
+        folders = await self._scan(turns)
         if self._needs_rescan(folders, known):
             await asyncio.sleep(self._settle_s)
-            folders = self._scan()
+            folders = await self._scan(turns)
         is_same = inbox == old.get("inbox")
         expected = {ref for ref, one in known.items() if one.is_open}
         if not is_same and expected and not any(self._ref(name) in expected for name in folders):
@@ -93,6 +95,7 @@ class DirectorySource:
         new: dict[str, Any] = {"inbox": inbox, "folders": {}, "missing": missing}
         sightings, notes, faults = [], [], []
         for name, folder in sorted(folders.items()):
+            await turns.are_given()
             sighting = self._sight(name, folder, known)
             before = _object(_object(old.get("folders")).get(name))
             if folder.unnamed:
@@ -137,14 +140,19 @@ class DirectorySource:
             raise SourceError(f"cannot read '{self._path}': {error.strerror}") from error
         return f"{found.st_dev}:{found.st_ino}"
 
-    def _scan(self) -> dict[str, _Folder]:
+    async def _scan(self, turns: Turns) -> dict[str, _Folder]:
         try:
             with os.scandir(os.fsencode(self._path)) as entries:
                 names = [e.name for e in entries if not e.name.startswith(b".") and e.is_dir(follow_symlinks=False)]
         except OSError as error:
             raise SourceError(f"cannot read '{self._path}': {error.strerror}") from error
-        found = {encode_name(name): self._scan_folder(self._path / os.fsdecode(name)) for name in names}
-        return {name: folder for name, folder in found.items() if folder is not None}
+        found = {}
+        for name in names:
+            await turns.are_given()
+            folder = self._scan_folder(self._path / os.fsdecode(name))
+            if folder is not None:
+                found[encode_name(name)] = folder
+        return found
 
     def _scan_folder(self, path: Path) -> _Folder | None:
         """The files of one folder, or why they cannot be read; None if the folder is gone."""

@@ -23,7 +23,7 @@ from the_loop.sources.github.section import GITHUB_API_VERSION
 from the_loop.sources.limits import RateLimiter, RateLimiters, fingerprint
 
 REQUEST_LIMIT_S: Final = 30.0  # for one request in total, also if data keeps arriving slowly
-BODY_LIMIT: Final = 64 << 20  # bytes
+BODY_LIMIT: Final = 32 << 20  # bytes; a page of a hundred texts of 64 Ki characters has less
 _ACCEPT: Final = "application/vnd.github+json"
 _REDIRECTS: Final = (301, 302, 307, 308)
 _SAME_METHOD: Final = (307, 308)
