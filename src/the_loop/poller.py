@@ -9,7 +9,8 @@ import asyncio
 import random
 from typing import Final
 
-from the_loop.core.model import Note
+from the_loop.config import ConfigError
+from the_loop.core.model import LoopError, Note
 from the_loop.life import Life, Setup
 from the_loop.lock import LockBusy, LockHeld, RunLock
 from the_loop.signals import Wishes
@@ -26,8 +27,20 @@ class Poller:
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
-        self._wishes = Wishes(lambda reason: setup.trail.tell(Note("poller.stopping", {"reason": reason})))
+        self._wishes = Wishes(self._tell_stop, self._may_restart)
         self._said_waiting_s = float("-inf")
+
+    def _tell_stop(self, reason: str) -> None:
+        self._setup.trail.tell(Note("poller.stopping", {"reason": reason}))
+
+    def _may_restart(self) -> bool:
+        try:
+            self._setup.load()
+        except LoopError as error:
+            reason = error.summary if isinstance(error, ConfigError) else str(error)
+            self._setup.trail.tell(Note("config.rejected", {"reason": reason}))
+            return False
+        return True
 
     @property
     def wants_restart(self) -> bool:

@@ -11,15 +11,19 @@ HELD_BACK: Final = (signal.SIGHUP, signal.SIGUSR2)  # blocked from the first mom
 
 
 class Wishes:
-    """Set by signals, read by the loop. A second signal changes nothing. `on_stop` is told the reason, once."""
+    """Set by signals, read by the loop. A second signal changes nothing. `on_stop` is told the reason, once.
 
-    def __init__(self, on_stop: Callable[[str], None]) -> None:
+    `may_restart` is asked before a restart: a poller that could not start again goes on.
+    """
+
+    def __init__(self, on_stop: Callable[[str], None], may_restart: Callable[[], bool]) -> None:
         self.is_stop = False
         self.wants_restart = False
         self.wants_reload = False
         self.changed = asyncio.Event()
         self.stopped = asyncio.Event()
         self._on_stop = on_stop
+        self._may_restart = may_restart
 
     def install(self) -> None:
         """First of all: no signal ends the process from now on."""
@@ -42,7 +46,7 @@ class Wishes:
         self.changed.set()
 
     def restart(self) -> None:
-        if not self.is_stop:
+        if not self.is_stop and self._may_restart():
             self.wants_restart = True
             self.stop("SIGUSR2, to start again")
 

@@ -84,3 +84,21 @@ def test_restart_ten_times_when_events_keep_coming_then_everything_once(box: Box
     box.wait(lambda: len(box.sink.ids()) >= 11 and not box.pending(), "all of it")
 
     box.assert_once({ref: ["spawn:1", *(f"comment:c{number}" for number in range(10))]})
+
+
+def test_restart_by_signal_when_the_configuration_is_broken_then_the_poller_goes_on(box: Box) -> None:
+    ref = box.item("a")
+    poller = box.start()
+    box.wait(lambda: box.sink.ids() and not box.pending(), "the spawn")
+    good = box.config.read_text()
+    box.config.write_text("polling: [")
+
+    poller.signal(signal.SIGUSR2)
+    box.wait(lambda: box.events("config.rejected"), "the refusal")
+
+    box.config.write_text(good)
+    box.comment("a", "c1")
+    box.wait(lambda: len(box.sink.ids()) == 2 and not box.pending(), "a comment, delivered by the same life")
+    assert len(box.events("poller.started")) == 1
+    assert poller.stop() == 0
+    box.assert_once({ref: ["spawn:1", "comment:c1"]})
