@@ -13,6 +13,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,10 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from support.poller import Box, wait_for
+from the_loop.core.ledger import settle
+from the_loop.ledgers import Ledgers
+from the_loop.settled import INLINE
+from the_loop.state import StateRoot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -83,12 +88,31 @@ def _close(box: Box) -> None:
     shutil.rmtree(box.inbox / "a")
 
 
+def _many_settled(box: Box) -> None:
+    """Its record is full: the next settled id has all of them appended to the log, which there is already."""
+    _comments(box)
+    ledgers = Ledgers(StateRoot(box.root), lambda _: None, time.time)
+    for count in (200, 200 + INLINE):
+        ledger = ledgers.get("directory:inbox/a")
+        assert ledger is not None
+        ledgers.save(settle(ledger, *(f"comment:earlier-{number}" for number in range(count))))
+    assert list((box.root / "portable").glob("*.settled"))
+
+
+def _ended_and_back(box: Box) -> None:
+    _close(box)
+    wait_for(lambda: box.once().code == 0 and list((box.root / "portable" / "ended").glob("*.json")), "its end")
+    box.item("a", "please", early="with it", later="and more")
+
+
 SPAWN: Final = ("spawn:1", 1)
 SCENARIOS: Final = {
     "first-sight": Scenario(_first_sight, (SPAWN,)),
     "comments": Scenario(_comments, (SPAWN, ("comment:c1", 1), ("comment:c2", 1))),
     "refused": Scenario(_refused, (SPAWN, ("comment:c1", 1), ("comment:c1", 2), ("comment:c2", 1))),
     "close": Scenario(_close, (SPAWN, ("close:1", 1))),
+    "log": Scenario(_many_settled, (SPAWN, ("comment:c1", 1), ("comment:c2", 1))),
+    "again": Scenario(_ended_and_back, (SPAWN, ("close:1", 1), ("spawn:2", 1))),
 }
 
 
