@@ -97,11 +97,11 @@ def until_ready(manager: socket.socket, process: subprocess.Popen[bytes]) -> Non
                 return  # its exit status tells
 
 
-def modules(box: Box, work_s: float) -> list[str]:
-    """What a poller imports, in order, until `work_s` seconds after READY."""
+def modules(box: Box) -> list[str]:
+    """What a poller imports, in order, until READY, and the little that its end needs."""
     out = box.folder / "imports"
     environ = {**box.environ, "PYTHONPROFILEIMPORTTIME": "1"}
-    life(box.argv("poll", "start"), environ, work_s, Times(), out)
+    life(box.argv("poll", "start"), environ, 0.0, Times(), out)
     names = re.findall(r"^import time: +\d+ \| +\d+ \| +([\w.]+)$", out.read_text(), re.MULTILINE)
     return [name for name in dict.fromkeys(names) if not name.startswith(("_", "encodings", "site", "sitecustomize"))]
 
@@ -202,7 +202,8 @@ def measure(
     with boxes(commands, folder, state) as made:
         ours, bare, slow = [Times() for _ in commands], Times(), Times()
         works = [state(box) for box in made]
-        names = ",".join(modules(made[0], next(works[0])))
+        next(works[0])  # sets it up
+        names = ",".join(modules(made[0]))
         for _ in range(rounds):
             for box, command, times, work in zip(made, commands, ours, works, strict=True):
                 wait_s = next(work)
