@@ -125,6 +125,7 @@ class Life:
 
     def __init__(self, box: Box, forge: Forge) -> None:
         self._box, self._forge = box, forge
+        self._told: dict[str, str] = {}  # source -> when the cycle began that was last told of
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(address := f"\0the-loop-scale-{os.getpid()}-{time.monotonic_ns()}")
         began = time.perf_counter()
@@ -134,12 +135,22 @@ class Life:
         self.ready_mb = self.memory_mb()
 
     def cycle(self) -> Beat:
-        """The next cycle that ends."""
-        self._until("STATUS=")
-        beat = json.loads((self._box.root / "poll-status.json").read_bytes())
-        last = beat["lastCycle"]
+        """Once every source has ended a cycle that began after the one last told of."""
+        until = time.perf_counter() + _PATIENCE_S
+        while time.perf_counter() < until and self.process.is_alive:
+            with suppress(FileNotFoundError):
+                beat = json.loads((self._box.root / "poll-status.json").read_bytes())
+                lasts = {source["name"]: source["lastCycle"] for source in beat["sources"]}
+                if all(last and last["startedAt"] != self._told.get(name) for name, last in lasts.items()):
+                    self._told = {name: last["startedAt"] for name, last in lasts.items()}
+                    return self._beat(beat, list(lasts.values()))
+            time.sleep(0.01)
+        raise SystemExit(f"a cycle of every source did not come: {self.process.err[-2000:]}")
+
+    def _beat(self, beat: Mapping[str, Any], lasts: list[Mapping[str, Any]]) -> Beat:
         requests, points = self._forge.ask("requests"), self._forge.ask("points")
-        return Beat(last["seconds"], last["delivered"], self.processor_s(), requests, points, beat)
+        seconds, delivered = max(last["seconds"] for last in lasts), sum(last["delivered"] for last in lasts)
+        return Beat(seconds, delivered, self.processor_s(), requests, points, beat)
 
     def cycles(self, count: int) -> list[Beat]:
         return [self.cycle() for _ in range(count)]

@@ -80,9 +80,9 @@ def run_blocking(argv: Sequence[str], environ: Mapping[str, str], *, limit_s: fl
 
 
 def manager_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of `systemctl` and `systemd-run`: built from a list, so without our sockets and secrets.
+    """The environment of `systemctl`: built from a list, so without our sockets and secrets.
 
-    `LC_ALL` is set, so that their messages are in English.
+    `LC_ALL` is set, so that its messages are in English.
     """
     kept = {name: environ[name] for name in _FOR_MANAGER if name in environ}
     kept["LC_ALL"] = "C.UTF-8"
