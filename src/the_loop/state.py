@@ -218,7 +218,10 @@ class StateRoot:
                 folder.chmod(0o700)
                 for leftover in folder.glob(".*.tmp"):
                     leftover.unlink(missing_ok=True)
-            fsync_directory(self.path)
+            for folder in (self.path / "local", self.path):  # what is flushed in a directory needs its name
+                fsync_directory(folder)
+            with contextlib.suppress(OSError):  # not ours, and perhaps not to be read
+                fsync_directory(self.path.parent)
         except OSError as error:
             raise StateRootError(
                 f"cannot use '{folder}': {error.strerror}", f"check it with `ls -ld {folder}` and `df {folder}`"
