@@ -1,9 +1,8 @@
-"""The exec runner with keepers that are played: they hold the lock, and write what a keeper writes, in this process."""
+"""The exec runner with keepers that are played in this process: they hold the lock, and write as keeper.py does."""
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,24 +11,26 @@ from typing import Any
 
 from support.fakes import DELIVERED
 from the_loop.core.model import Outcome
-from the_loop.deliveries import beside
+from the_loop.deliveries import outcome_of
+from the_loop.runners import keeper as keeper_module
 from the_loop.runners.base import Offer
 from the_loop.runners.exec import Command, ExecRunner
 
 
 @dataclass
 class _Going:
+    """A keeper. `answer` is what its command says in the end; None: what a test says."""
+
     offer: Offer
     lock: int  # the descriptor that the manager was given
+    answer: Outcome | None
+    is_scripted: bool
+    has_run: bool = False
 
     @property
     def mark(self) -> dict[str, Any]:
         # of another boot, so that no process is waited for: the lock tells
         return {"schema": 1, "offer": self.offer.number, "attempt": self.offer.attempt, "keeper": "1:1:another-boot"}
-
-    def write(self, part: str, more: Mapping[str, str], mode: str) -> None:
-        with open(beside(self.offer.stem, part), mode) as file:  # noqa: PTH123 (not the core's, so it never fails)
-            json.dump({**self.mark, **more}, file)
 
 
 class Keepers:
@@ -37,7 +38,7 @@ class Keepers:
 
     is_only_way = True
 
-    def __init__(self, script: Mapping[str, list[Outcome | None]]) -> None:
+    def __init__(self, script: dict[str, list[Outcome | None]]) -> None:
         self.script = script
         self.got: list[dict[str, Any]] = []  # payloads as they arrived
         self._going: dict[str, _Going] = {}
@@ -46,35 +47,51 @@ class Keepers:
         return f"{offer.number}.service"
 
     async def start(self, offer: Offer, argv: Sequence[str], *, limit_s: int, lock_fd: int) -> None:
-        going = _Going(offer, fcntl.fcntl(lock_fd, fcntl.F_DUPFD_CLOEXEC, 3))
-        with open(beside(offer.stem, "payload.json"), "rb") as file:  # noqa: PTH123, ASYNC230 (it is here at once)
-            payload = json.load(file)
-        try:
-            if payload["offer"] != offer.number:
-                raise FileExistsError
-            going.write("started.json", {}, "x")
-        except FileExistsError:
-            os.close(going.lock)
-            return
-        self.got.append(payload)
-        self._going[offer.delivery_id] = going
+        """The steps of `keeper.main`, up to the end of a command that ends at once."""
         left = self.script.get(offer.delivery_id, [])
-        if (outcome := left.pop(0) if left else DELIVERED) is not None:
-            self.finish(offer.delivery_id, outcome)
+        answer = left[0] if left else DELIVERED
+        going = _Going(offer, fcntl.fcntl(lock_fd, fcntl.F_DUPFD_CLOEXEC, 3), answer, is_scripted=bool(left))
+        self._going[offer.delivery_id] = going
+        stem, started = str(offer.stem), f"{offer.stem}.started.json"
+        try:
+            keeper_module.check_offer(stem, offer.number)
+            keeper_module.create(started, going.mark)
+            payload = keeper_module.check_offer(stem, offer.number, mark=started)
+        except (OSError, ValueError, keeper_module.LateKeeper):
+            self.kill(offer.delivery_id)
+            return
+        going.has_run = True
+        self.got.append(payload)
+        if left:
+            del left[0]
+        if answer is not None:
+            self.finish(offer.delivery_id, answer)
 
     def finish(self, delivery_id: str, outcome: Outcome = DELIVERED) -> None:
-        """The command ended, and its keeper wrote that down."""
+        """The command ended, and its keeper writes that down."""
         going = self._going[delivery_id]
-        going.write("outcome.json", {"outcome": str(outcome.verdict), "reason": outcome.reason}, "w")
+        said = {"outcome": str(outcome.verdict), "reason": outcome.reason}
+        keeper_module.write(f"{going.offer.stem}.outcome.json", {**going.mark, **said})
         self.kill(delivery_id)
 
     def kill(self, delivery_id: str) -> None:
         """The keeper is gone, whatever it has written."""
         os.close(self._going.pop(delivery_id).lock)
 
-    def kill_all(self) -> None:
-        for delivery_id in list(self._going):
+    def kill_all(self) -> Mapping[str, bool]:
+        """All are gone, and those without an outcome are asked again. By delivery id of these: was the command run?"""
+        cut = {}
+        for delivery_id, going in list(self._going.items()):
             self.kill(delivery_id)
+            if outcome_of(going.offer.stem, going.offer.number) is not None:
+                continue  # it was on the disk already
+            cut[delivery_id] = going.has_run
+            if going.has_run and going.is_scripted:
+                self.script[delivery_id].insert(0, going.answer)
+        return cut
+
+    def is_going(self, delivery_id: str) -> bool:
+        return delivery_id in self._going
 
     def close(self) -> None:
         """There is no connection."""

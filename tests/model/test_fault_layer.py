@@ -24,6 +24,7 @@ from model.os_faults import ERRORS, Faults
 from model.story import EXPECTED, Arrived, Story, arrived, keys_of, new_world
 from support.life import Life, _VirtualLoop, new_root
 from the_loop.runners import exec as exec_module
+from the_loop.runners import keeper as keeper_module
 from the_loop.state import StateRoot
 
 IS_FULL: Final = bool(os.environ.get("THE_LOOP_FULL_SWEEP"))
@@ -36,6 +37,7 @@ pytestmark = pytest.mark.timeout(7200 if IS_FULL else 120)
 @pytest.fixture(autouse=True)
 def _few_looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(exec_module, "_WAITS_S", (300.0, 300.0))  # what runs is looked at some times in each chapter
+    monkeypatch.setattr(keeper_module, "RETRY_S", 0.0)
     yield
     Life.lives.clear()
 
