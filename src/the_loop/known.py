@@ -22,21 +22,18 @@ class KnownItems(Mapping[str, Known]):
         ours = [ledger for ledger in ledgers.all() if source.owns(ledger.ref)]
         self.waiting = sum(ledger.poll.phase is Phase.WAITING for ledger in ours)  # for a start word
         self._open = {ledger.ref: _known(ledger) for ledger in ours}
+        self._others: dict[str, Known | None] = {}  # that were looked up; the answer stays the same in one poll
         self.doubtful = {ref for ref in ledgers.unread() if source.owns(ref)}
 
     def __getitem__(self, ref: str) -> Known:
         known = self._open.get(ref)
-        if known is not None:
-            return known
-        ledger = None
-        try:
-            with suppress(HeldItem):
-                ledger = self._ledgers.get(ref)
-        except UnreadItem:
-            self.doubtful.add(ref)
-        if ledger is None or ref in self.doubtful:
+        if known is None:
+            if ref not in self._others:
+                self._others[ref] = self._look_up(ref)
+            known = self._others[ref]
+        if known is None:
             raise KeyError(ref)
-        return _known(ledger)
+        return known
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._open)
@@ -46,6 +43,15 @@ class KnownItems(Mapping[str, Known]):
 
     def items(self) -> ItemsView[str, Known]:
         return self._open.items()
+
+    def _look_up(self, ref: str) -> Known | None:
+        ledger = None
+        try:
+            with suppress(HeldItem):
+                ledger = self._ledgers.get(ref)
+        except UnreadItem:
+            self.doubtful.add(ref)
+        return None if ledger is None or ref in self.doubtful else _known(ledger)
 
 
 def _known(ledger: Ledger) -> Known:

@@ -64,7 +64,7 @@ class Ledgers:
         self._guard = guard
         self._may_write = may_write
         self._root = root
-        self._records = Records(root, now)
+        self._records = Records(root, now, is_alone=may_write)
         self._tell = tell
         self._now = now
         self._known: dict[str, Stored] = {}

@@ -66,11 +66,12 @@ class Stored:
 
 
 class Records:
-    """The records of one state root. `now` is epoch seconds."""
+    """The records of one state root. `now` is epoch seconds. Without `is_alone` somebody else may write them."""
 
-    def __init__(self, root: StateRoot, now: Callable[[], float]) -> None:
+    def __init__(self, root: StateRoot, now: Callable[[], float], *, is_alone: bool) -> None:
         self._root = root
         self._now = now
+        self._places = (False, True) if is_alone else (False, True, False)  # once more: it may be on its way back
         self._folders = (f"{root.portable}/", f"{root.ended}/")  # paths are slow to make, and looked at in each cycle
 
     def path(self, ref: str, *, is_ended: bool = False) -> Path:
@@ -99,7 +100,7 @@ class Records:
 
     def find(self, ref: str) -> Found | None:
         """Where the item's record is; None if it has none. Raises OSError if that cannot be found out."""
-        for is_ended in (False, True, False):  # once more: it may be on its way back
+        for is_ended in self._places:
             with suppress(FileNotFoundError):
                 found = os.lstat(f"{self._folders[is_ended]}{slug(ref)}.json")
                 return Found(is_ended, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
