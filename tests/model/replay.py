@@ -379,7 +379,7 @@ class _Ledgers(Ledgers):
         super().save(ledger)
 
 
-class _Deliveries(Deliveries):
+class SteppedDeliveries(Deliveries):
     def __init__(self, script: Script) -> None:
         super().__init__(script.root)
         self._script = script
@@ -414,7 +414,7 @@ class _Runner(ExecRunner):
 class _Outbox(Outbox):
     def __init__(self, script: Script, ledgers: Ledgers) -> None:
         super().__init__(
-            _Deliveries(script),
+            SteppedDeliveries(script),
             ledgers,
             _Runner(script),
             policy=make.policy(max_retries=100),

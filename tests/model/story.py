@@ -112,7 +112,7 @@ CHAPTERS: Final = (
 
 @dataclass
 class Story:
-    """One telling of it, on one root. `is_off`: there was a power cut; `cut` then leaves the disk as it is after that."""
+    """One telling of it, on one root. `is_off` tells of a power cut, and `cut` leaves the disk as it is after one."""
 
     root: StateRoot
     keepers: Keepers

@@ -31,7 +31,7 @@ IS_FULL: Final = bool(os.environ.get("THE_LOOP_FULL_SWEEP"))
 SEED: Final = int(os.environ.get("THE_LOOP_SEED") or random.randrange(10**6))
 SAMPLE: Final = 120
 
-pytestmark = pytest.mark.timeout(7200 if IS_FULL else 120)
+pytestmark = pytest.mark.timeout(14400 if IS_FULL else 120)
 
 
 @pytest.fixture(autouse=True)
@@ -102,6 +102,7 @@ def test_life_without_a_fault_is_as_it_is_meant(tmp_path: Path) -> None:
     assert kinds.keys() >= {"open", "read", "fstat", "stat", "flock", "fsync", "write", "rename", "unlink", "dup"}
 
 
+@pytest.mark.slow
 def test_whatever_call_fails_the_same_arrives(tmp_path: Path) -> None:
     undisturbed = tell(new_root(tmp_path / "undisturbed"))
     points = points_of(undisturbed.calls)

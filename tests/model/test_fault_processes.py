@@ -39,7 +39,7 @@ OF_THE_RUNNER: Final = (
     "fstat fake,1+spawn",
 )
 
-pytestmark = pytest.mark.timeout(3600 if IS_FULL else 120)
+pytestmark = pytest.mark.timeout(14400 if IS_FULL else 120)
 
 
 @pytest.fixture(autouse=True)
@@ -96,6 +96,7 @@ def _is_live(life: Life) -> bool:
 ONCE: Final = [("fake:1/spawn:1", False)]
 
 
+@pytest.mark.slow
 def test_whatever_call_of_the_runner_fails_the_event_arrives_once(tmp_path: Path) -> None:
     first = Place(tmp_path / "undisturbed")
     faults = Faults(first.root.path)
@@ -242,6 +243,7 @@ def keeper_points(trace: Path) -> list[KeeperPoint]:
     ]
 
 
+@pytest.mark.slow
 def test_whatever_call_of_the_keeper_fails_the_event_arrives_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,7 +29,7 @@ IS_FULL: Final = bool(os.environ.get("THE_LOOP_FULL_SWEEP"))
 SEED: Final = int(os.environ.get("THE_LOOP_SEED") or random.randrange(10**6))
 SAMPLE: Final = 100
 
-pytestmark = pytest.mark.timeout(7200 if IS_FULL else 120)
+pytestmark = pytest.mark.timeout(14400 if IS_FULL else 120)
 
 
 @pytest.fixture(autouse=True)
@@ -130,6 +130,7 @@ def test_life_without_a_cut_is_as_it_is_meant(tmp_path: Path) -> None:
     assert kinds >= {"create", "write", "flush", "rename", "remove", "make"}
 
 
+@pytest.mark.slow
 def test_power_cut_before_any_change_loses_and_repeats_nothing(tmp_path: Path) -> None:
     undisturbed = undisturbed_life(tmp_path / "undisturbed")
     changes, expected = undisturbed.power.changes, arrived(undisturbed.keepers)
