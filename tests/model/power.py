@@ -36,8 +36,8 @@ class Choice(Protocol):
     def has(self) -> bool:
         """True if one more change of names is there."""
 
-    def content(self, flushed: bytes, written: bytes) -> bytes:
-        """What a file holds."""
+    def content(self, flushed: bytes, written: bytes, intact: int) -> bytes:
+        """What a file holds; its first `intact` bytes were flushed and not written since."""
 
 
 class Worst:
@@ -46,7 +46,7 @@ class Worst:
     def has(self) -> bool:
         return False
 
-    def content(self, flushed: bytes, written: bytes) -> bytes:
+    def content(self, flushed: bytes, written: bytes, intact: int) -> bytes:
         return flushed
 
 
@@ -56,7 +56,7 @@ class Best:
     def has(self) -> bool:
         return True
 
-    def content(self, flushed: bytes, written: bytes) -> bytes:
+    def content(self, flushed: bytes, written: bytes, intact: int) -> bytes:
         return written
 
 
@@ -69,17 +69,30 @@ class Some:
     def has(self) -> bool:
         return self.rng.random() < 0.5
 
-    def content(self, flushed: bytes, written: bytes) -> bytes:
+    def content(self, flushed: bytes, written: bytes, intact: int) -> bytes:
         if flushed == written:
             return written
-        torn = written[: self.rng.randrange(len(written) + 1)]
-        return self.rng.choice((flushed, written, torn, bytes(len(written))))
+        torn = written[: self.rng.randrange(intact, len(written) + 1)]
+        zeros = written[:intact] + bytes(len(written) - intact)
+        return self.rng.choice((flushed, written, torn, zeros))
 
 
 @dataclass
 class _File:
     written: bytes = b""
     flushed: bytes = b""
+    intact: int = 0  # so many bytes at the beginning were flushed, and not written since
+
+    def put(self, data: bytes, start: int) -> None:
+        self.written = self.written[:start] + data + self.written[start + len(data) :]
+        self.intact = min(self.intact, start)
+
+    def cut(self, length: int) -> None:
+        self.written = self.written[:length]
+        self.intact = min(self.intact, length)
+
+    def flush(self) -> None:
+        self.flushed, self.intact = self.written, len(self.written)
 
 
 @dataclass
@@ -146,7 +159,8 @@ class Power:
                 path.mkdir(mode=0o700)
                 continue
             file = self._files[number]
-            file.written = file.flushed = choice.content(file.flushed, file.written)
+            file.written = choice.content(file.flushed, file.written, file.intact)
+            file.flush()
             path.write_bytes(file.written)
             path.chmod(0o600)
         self._durable = dict(self._names)
@@ -186,7 +200,7 @@ class Power:
             self._files[number] = _File()
             self._rename_names({name: number})
         elif flags & os.O_TRUNC and number is not None:
-            self._files[number].written = b""
+            self._files[number].cut(0)
         self._descriptors[descriptor] = (name, _FOLDER if number is None else number)
         return descriptor
 
@@ -204,8 +218,7 @@ class Power:
         name, number = self._descriptors[descriptor]
         self._step("write", name)
         file = self._files[number]
-        start = len(file.written) if at is None else at
-        file.written = file.written[:start] + data + file.written[start + len(data) :]
+        file.put(data, len(file.written) if at is None else at)
 
     def _pwrite(self, call: Callable[..., int], descriptor: int, data: Any, at: int) -> int:
         self._put(descriptor, bytes(data), at)
@@ -214,7 +227,7 @@ class Power:
     def _ftruncate(self, call: Callable[..., None], descriptor: int, length: int) -> None:
         name, number = self._descriptors[descriptor]
         self._step("truncate", name)
-        self._files[number].written = self._files[number].written[:length]
+        self._files[number].cut(length)
         call(descriptor, length)
 
     def _fsync(self, call: Callable[..., None], descriptor: int) -> None:
@@ -224,7 +237,7 @@ class Power:
         name, number = self._descriptors[descriptor]
         self._step("flush", name)
         if number != _FOLDER:
-            self._files[number].flushed = self._files[number].written
+            self._files[number].flush()
             return
         left = []
         for change in self._open_changes:
