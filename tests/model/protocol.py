@@ -46,6 +46,7 @@ class Protocol:
     """The hand-over as src/the_loop does it."""
 
     name = "now"
+    waits_after_nothing = True  # a moment, before it offers again what never began
 
     def steps(self, state: State) -> Iterator[Step]:
         yield from self._world(state)
@@ -72,8 +73,11 @@ class Protocol:
         poller = state.poller
         if not state.written:
             yield "world.comment", state._replace(written=True)
-        if poller.paused and poller.at in _AT_REST and not poller.plan:
-            yield "world.resume", self._begin(state.move(paused=False))
+        if poller.at in _AT_REST and not poller.plan:
+            if poller.paused:
+                yield "world.resume", self._begin(state.move(paused=False))
+            if poller.waits:
+                yield "world.again", self._begin(state.move(waits=False))
         if poller.at != "down" and state.crashes:
             yield "fault.crash", state._replace(poller=Poller(), crashes=state.crashes - 1)
 
@@ -89,6 +93,8 @@ class Protocol:
             if fault is not None:
                 lost = fault._replace(message=None)
                 yield ("fault.refuse", lost.move(answer="refused")) if waits else ("fault.lose", lost)
+                if waits:
+                    yield "fault.taken", lost.move(answer="name")  # by a unit that an earlier version started
         for job in state.jobs:
             left = tuple(other for other in state.jobs if other is not job)
             yield f"manager.start {job[0]}", state._replace(jobs=left, keepers=(*state.keepers, Keeper(*job, "hold")))
@@ -211,6 +217,8 @@ class Protocol:
                 yield "poller.answer", state.move(at="probe", answer="")
             case "refused":
                 yield "poller.answer", self._conclude(state.move(answer=""), UNSTARTABLE)
+            case "name":
+                yield "poller.answer", self._conclude(state.move(answer=""), NEVER)
         if state.faults:
             yield "fault.no answer", state._replace(faults=state.faults - 1).move(at="probe", answer="")
 
@@ -297,7 +305,11 @@ class Protocol:
         match poller.at:
             case "over":
                 paused = poller.paused or poller.verdict == UNSTARTABLE
-                return self._begin(state.move(at="idle", offer=None, verdict="", held=False, paused=paused))
+                waits = self.waits_after_nothing and poller.verdict == NEVER
+                idle = state.move(
+                    at="idle", offer=None, verdict="", held=False, paused=paused, waits=poller.waits or waits
+                )
+                return idle if waits else self._begin(idle)
             case "booting":
                 return self._started(state)
         return self._begin(state, is_due=True)  # a look
@@ -353,6 +365,7 @@ class Protocol010(Protocol):
     """As 0.1.0 did it: the lock ends with the helper's answer, and the number is raised in the ledger alone."""
 
     name = "0.1.0"
+    waits_after_nothing = False
 
     def is_locked(self, state: State, what: str) -> bool:
         """Held by the poller and its helper until the manager has answered, then by the keeper once it took it."""
@@ -385,7 +398,7 @@ class Protocol010(Protocol):
 
     def _answered(self, state: State) -> Iterator[Step]:
         match state.poller.answer:
-            case "accepted":
+            case "accepted" | "name":
                 yield "poller.answer", state.move(at="watch", answer="")
             case "refused":
                 yield "poller.answer", state.move(at="probe", answer="")

@@ -32,7 +32,7 @@ from the_loop.deliveries import Deliveries, DeliveryRuns, beside
 from the_loop.dispatcher import Dispatcher
 from the_loop.handover import HandOver
 from the_loop.ledgers import Ledgers
-from the_loop.manager import NoAnswer, Refused
+from the_loop.manager import UNIT_EXISTS, NoAnswer, Refused
 from the_loop.outbox import Outbox
 from the_loop.recovery import Recovery
 from the_loop.runners import exec as exec_module
@@ -207,6 +207,8 @@ class Script:
             self.asked.set_exception(NoAnswer("the connection ended"))
         elif self.answer == "refused":
             self.asked.set_exception(Refused("org.example.Error", "no"))
+        elif self.answer == "name":
+            self.asked.set_exception(Refused(UNIT_EXISTS, "it is loaded"))
         else:
             self.asked.set_result(None)
         self.asked, self.answer = None, ""
@@ -217,14 +219,16 @@ class Script:
         match name.split():
             case ["world.comment"]:
                 self.thread.append(_COMMENT)
+            case ["world.again"]:
+                self._running().dispatcher.offer(REF)
             case ["world.resume"]:
                 self._running().dispatcher.resume()
             case ["manager.accept"]:
                 self.jobs.append(self._message())
                 self.answer = "accepted"
-            case ["fault.refuse" | "fault.lose"]:
+            case ["fault.refuse" | "fault.lose" | "fault.taken"]:
                 os.close(self._message()[1])
-                self.answer = "refused"
+                self.answer = "refused" if name == "fault.refuse" else "name"
             case ["manager.start", what]:
                 offer, lock = self._job(what)
                 self.keepers.append(_Keeper(offer.key, offer.number, offer.stem, lock))
@@ -483,6 +487,7 @@ def replay(names: Sequence[str], root: StateRoot) -> tuple[Script, Ledger | None
         stack.enter_context(mock.patch.object(exec_module, "asyncio", loop))
         stack.enter_context(mock.patch.object(handover_module, "asyncio", loop))
         stack.enter_context(mock.patch.object(dispatcher_module, "HandOver", Waiting))
+        stack.enter_context(mock.patch.object(dispatcher_module, "_AGAIN_S", 1e6))  # the model says when
         for name, function in names_in_exec.items():
             stepped = stepping(name, getattr(exec_module, function))
             stack.enter_context(mock.patch.object(exec_module, function, stepped))

@@ -70,9 +70,10 @@ class Poller(NamedTuple):
     mode: str = ""  # "deliver" or "adopt"
     held: bool = False  # what the lock was when it was asked
     plan: tuple[Op, ...] = ()
-    answer: str = ""  # of the manager: "accepted" or "refused"
+    answer: str = ""  # of the manager: "accepted", "refused", or that the "name" is taken
     verdict: str = ""
     paused: bool = False
+    waits: bool = False  # a moment, before what never began is offered again
 
 
 class Receipt(NamedTuple):

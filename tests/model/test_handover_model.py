@@ -51,7 +51,7 @@ if IS_FULL:  # it takes a minute, and 2 GB
 
 def test_every_kind_of_step_is_taken(explored: Explored) -> None:
     keeper = {f"keeper.{step}" for step in ("hold", "check", "mark", "recheck", "run", "write", "end")}
-    faults = {f"fault.{what}" for what in ("crash", "refuse", "lose", "no", "drop", "kill", "refused")}
+    faults = {f"fault.{what}" for what in ("crash", "refuse", "taken", "lose", "no", "drop", "kill", "refused")}
     poller = {
         f"poller.{what}"
         for what in ("start", "look", "write", "save", "ready", "claim", "clear", "ask", "answer", "probe", "marks")
@@ -59,7 +59,7 @@ def test_every_kind_of_step_is_taken(explored: Explored) -> None:
 
     assert set(kinds_of_steps(explored)) >= {
         *(keeper | faults | poller),
-        *("world.comment", "world.resume", "manager.accept", "manager.start"),
+        *("world.comment", "world.resume", "world.again", "manager.accept", "manager.start"),
         *("poller.withdraw", "poller.remove", "poller.forget"),
     }
 
