@@ -227,9 +227,10 @@ def _bound(path: Path) -> Listening:
     try:
         with short_path(path) as short:
             _remove_leftover(Path(short))
+            os.fchmod(made.fileno(), 0o600)  # at most this from the beginning, less what the umask takes
             made.bind(short)
             Path(short).chmod(0o600)
-        made.listen(_BACKLOG)  # before this, and so with another mode, every connection is refused
+        made.listen(_BACKLOG)
         made.setblocking(False)
         return Listening(path, made, _node(path))
     except BaseException:

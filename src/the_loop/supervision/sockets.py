@@ -57,6 +57,7 @@ def own_socket(root: Path) -> socket.socket | None:
         with short_path(root / OWN_NAME) as path:
             with contextlib.suppress(FileNotFoundError):
                 Path(path).unlink()
+            os.fchmod(made.fileno(), 0o600)  # at most this from the beginning, less what the umask takes
             made.bind(path)
             Path(path).chmod(0o600)
     except OSError:
