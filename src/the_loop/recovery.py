@@ -41,8 +41,7 @@ class Recovery:
                     self._tell(Note("item.failed", {"ref": ledger.ref, "reason": explain(error)}))
                     if entry.state.is_offered:
                         under_way.append(self._outbox.offer_of(ledger.ref, key, entry))
-        with suppress(OSError):  # what cannot be listed stays until the next start
-            self._remove_orphans()
+        self._remove_orphans()
         return under_way
 
     def _event(self, ref: str, key: str) -> Iterator[Offer]:
