@@ -29,7 +29,7 @@ from typing import Any, Final
 
 from the_loop.core.model import LoopError, explain
 from the_loop.durable import to_json_line
-from the_loop.supervision.sockets import ASKING_LIMIT_S, CONTROL_NAME, LINE_LIMIT, peer_uid, short_path
+from the_loop.supervision.sockets import ASKING_LIMIT_S, CONTROL_NAME, LINE_LIMIT, bind_privately, peer_uid, short_path
 
 Handler = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
@@ -227,9 +227,7 @@ def _bound(path: Path) -> Listening:
     try:
         with short_path(path) as short:
             _remove_leftover(Path(short))
-            os.fchmod(made.fileno(), 0o600)  # at most this from the beginning, less what the umask takes
-            made.bind(short)
-            Path(short).chmod(0o600)
+            bind_privately(made, short)
         made.listen(_BACKLOG)
         made.setblocking(False)
         return Listening(path, made, _node(path))

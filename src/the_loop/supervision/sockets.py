@@ -57,14 +57,19 @@ def own_socket(root: Path) -> socket.socket | None:
         with short_path(root / OWN_NAME) as path:
             with contextlib.suppress(FileNotFoundError):
                 Path(path).unlink()
-            os.fchmod(made.fileno(), 0o600)  # at most this from the beginning, less what the umask takes
-            made.bind(path)
-            Path(path).chmod(0o600)
+            bind_privately(made, path)
     except OSError:
         made.close()
         return None
     made.setblocking(False)
     return made
+
+
+def bind_privately(made: socket.socket, path: str) -> None:
+    """Bind to `path`, 0600 whatever the umask, and never more than that. Raises OSError."""
+    os.fchmod(made.fileno(), 0o600)  # what the new file has, less what the umask takes
+    made.bind(path)
+    Path(path).chmod(0o600)
 
 
 def peer_uid(connection: socket.socket) -> int:
