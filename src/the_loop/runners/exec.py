@@ -226,24 +226,15 @@ async def _keeper_ended(stem: Path) -> bool:
     with pinned(keeper) as descriptor:
         if descriptor is None:
             return False
-        with contextlib.closing(_Pidfd(os.dup(descriptor))) as pidfd:
-            await pidfd.is_readable()
+        await _readable(descriptor)
     return True
 
 
-class _Pidfd:
-    """A process's descriptor in the event loop."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._loop = asyncio.get_running_loop()
-        self._ended = asyncio.Event()
-        self._loop.add_reader(descriptor, self._ended.set)
-
-    async def is_readable(self) -> None:
-        """Return once the process has ended."""
-        await self._ended.wait()
-
-    def close(self) -> None:
-        self._loop.remove_reader(self._descriptor)
-        os.close(self._descriptor)
+async def _readable(descriptor: int) -> None:
+    """Return once the descriptor can be read: a pidfd, once its process has ended."""
+    loop, readable = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(descriptor, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(descriptor)
