@@ -25,7 +25,17 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from the_loop.core.model import Entry, Kind, Note, Presence, WorkItem, clean, explain, timestamp
 from the_loop.sources.base import Known, Listing, Sighting, SourceError, Thread
-from the_loop.sources.textfiles import NO_TEXT, File, Owners, Text, encode_name, is_temporary, read_text, unquote_name
+from the_loop.sources.textfiles import (
+    NO_TEXT,
+    File,
+    Owners,
+    Text,
+    encode_name,
+    is_temporary,
+    read_text,
+    signature_of,
+    unquote_name,
+)
 from the_loop.turns import Turns
 
 _BODY: Final = "item.md"
@@ -180,7 +190,7 @@ class DirectorySource:
         if not stat.S_ISREG(found.st_mode):
             folder.ignored.append(name)
             return
-        signature = (found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns)
+        signature = signature_of(found)
         here = path / os.fsdecode(entry.name)
         if not self._is_settled(here, signature):
             folder.settling.append(name)

@@ -60,6 +60,11 @@ def is_temporary(name: bytes) -> bool:
     return name.startswith((b".", b"#")) or name.endswith(_TEMPORARY)
 
 
+def signature_of(found: os.stat_result) -> tuple[int, int, int, int]:
+    """What tells one content of a file from another: as `File.signature`."""
+    return (found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns)
+
+
 def read_text(file: File | None) -> Text | None:
     """The content of a file; None if it has changed since the scan, cannot be opened, or `file` is None."""
     if file is None:
@@ -71,7 +76,7 @@ def read_text(file: File | None) -> Text | None:
     with os.fdopen(descriptor, "rb") as opened:
         content = opened.read(ENTRY_LIMIT + 1)
         found = os.fstat(descriptor)
-    if (found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns) != file.signature:
+    if signature_of(found) != file.signature:
         return None
     digest = hashlib.sha256(content).hexdigest()
     if len(content) > ENTRY_LIMIT:
