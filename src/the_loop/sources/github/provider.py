@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from the_loop.config import Config, Fault, path_faults
 from the_loop.core.model import Note
@@ -48,7 +47,6 @@ def build(section: GithubSection, site: SourceSite) -> Source:
         api_version=section.api_version,
     )
     repositories = Repositories(StateRoot(site.root).repositories)
-    host = urlsplit(section.api_url).hostname or ""
     return GithubSource(
         section,
         client,
@@ -56,7 +54,7 @@ def build(section: GithubSection, site: SourceSite) -> Source:
         linger_s=site.linger_s,
         cursor=site.cursor,
         notes=_warnings(section, site),
-        authors=Authors(StateRoot(site.root).authors, host, site.name, site.authorized, time.time),
+        authors=Authors(StateRoot(site.root).authors, section.host, site.name, site.authorized, time.time),
     )
 
 
@@ -113,7 +111,7 @@ def _shared_repositories(section: GithubSection, config: Config) -> list[Fault]:
         if not isinstance(other, GithubSection):
             continue
         for number, repo in enumerate(other.repos):
-            place = (urlsplit(other.api_url).hostname or "", repo.lower())
+            place = (other.host, repo.lower())
             if other is section and place in taken:
                 problem = f"'{repo}' belongs to polling.sources[{taken[place]}] already"
                 faults.append(Fault(f"repos[{number}]", problem))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Final
+from urllib.parse import urlsplit
 
 from msgspec import Meta
 
@@ -46,3 +47,8 @@ class GithubSection(SourceSection, frozen=True, kw_only=True):
     api_version: Annotated[str, Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", description="as in 2022-11-28")] = (
         GITHUB_API_VERSION
     )
+
+    @property
+    def host(self) -> str:
+        """The host of the API."""
+        return urlsplit(self.api_url).hostname or ""

@@ -12,11 +12,11 @@ from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replace_sighting
 from typing import Any
-from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
 from the_loop.authors import Authors, AuthorsUnusable, Met
+from the_loop.config import source_name
 from the_loop.core.guards import Pin
 from the_loop.core.model import Entry, Kind, Note, WorkItem
 from the_loop.sources.base import GiveUp, Known, Limited, Listing, Sighting, Silent, SourceError, Thread, in_few_words
@@ -74,16 +74,15 @@ class GithubSource:
 
         `notes` are told with the first listing. `authors`: which accounts the authorised logins belong to.
         """
-        self.name = section.name or section.default_name()
+        self.name = source_name(section)
         self._section = section
         self._client = client
         self._repositories = repositories
         self._linger_s = linger_s
         self._notes = tuple(notes)
         self._authors = authors
-        host = urlsplit(section.api_url).hostname or ""
-        self._host = host
-        self._root = "github:" if host == "api.github.com" else f"github:{host}/"
+        self._host = section.host
+        self._root = "github:" if self._host == "api.github.com" else f"github:{self._host}/"
         self._filed: dict[str, str] = {}  # by configured name
         self._places: dict[str, _Place] = {}  # by filed name
         self._seen: dict[str, _Seen] = {}
