@@ -137,10 +137,6 @@ class Deliveries:
             _write_payload(stem, {**payload, "offer": number + 1})
         return number + 1
 
-    def outcome(self, stem: Path, number: int) -> Outcome | None:
-        """How this offer ended, if its keeper told. Raises OSError."""
-        return outcome_of(stem, number)
-
     def remove_marks(self, stem: Path) -> None:
         """Forget what the keeper wrote, once it is recorded. Raises OSError."""
         for part in _MARKS:

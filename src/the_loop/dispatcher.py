@@ -128,18 +128,11 @@ class Dispatcher:
         for running in left:
             running.task.cancel()
         await asyncio.gather(*(running.task for running in left), return_exceptions=True)
-        traces = {running.offer: self._trace(running.offer) for running in left}
+        traces = {running.offer: self._outbox.trace(running.offer) for running in left}
         begun = [offer for offer, trace in traces.items() if trace is not Trace.NEVER_BEGUN]
         abandoned = self._outbox.leave_running(begun) if releases else []
         runs_on = [offer.delivery_id for offer, trace in traces.items() if trace is None or trace.is_under_way]
         return StopReport(tuple(abandoned), tuple(runs_on))
-
-    def _trace(self, offer: Offer) -> Trace | None:
-        """How far the offer is; None where that cannot be found out."""
-        try:
-            return self._outbox.inspect(offer).trace
-        except OSError:
-            return None
 
     def _pump(self) -> None:
         while not self._is_closed and not self.pause_reason and (ref := self._next_ready()) is not None:

@@ -154,7 +154,7 @@ def left_alone(ledgers: Ledgers, watched: Iterable[Watched]) -> list[str]:
 def read_heartbeat(root: StateRoot) -> dict[str, Any]:
     """The newest heartbeat, in the root or the runtime directory of the last unit; empty if none can be read."""
     beats = [_read(root.heartbeat)]
-    runtime = _read(root.path / "local" / "unit.json").get("heartbeat")
+    runtime = _read(root.unit_record).get("heartbeat")
     if isinstance(runtime, str) and runtime.startswith("/"):
         beats.append(_read(Path(runtime) / root.heartbeat.name))
     return _shaped(max(beats, key=lambda beat: str(beat.get("writtenAt", ""))))

@@ -13,7 +13,6 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from the_loop import wiring
@@ -31,10 +30,10 @@ from the_loop.ledgers import Ledgers
 from the_loop.lock import RunLock
 from the_loop.outbox import Outbox
 from the_loop.overrides import Overrides
+from the_loop.processes import is_main_of_unit
 from the_loop.recovery import Recovery
 from the_loop.requests import Requests
 from the_loop.retries import Retries
-from the_loop.runners.base import Offer, Trace
 from the_loop.signals import Wishes
 from the_loop.source_loop import SourceLoop
 from the_loop.sources.limits import RateLimiters
@@ -42,7 +41,7 @@ from the_loop.state import StateRoot
 from the_loop.supervision.control import ControlServer, listen
 from the_loop.supervision.notify import Notifier
 from the_loop.supervision.sockets import CONTROL_NAME, drain, own_socket
-from the_loop.supervision.unit import record_unit
+from the_loop.supervision.unit import record_unit, runtime_directory
 from the_loop.vitals import Vitals
 from the_loop.watched import Watched
 from the_loop.work import work_of
@@ -87,10 +86,8 @@ class Life:
         self._sources: dict[str, _Source] = {}
         self._said_status_s = float("-inf")  # by the loop's clock
         self._status_due: asyncio.TimerHandle | None = None
-        self._is_wake_asked = False
         setup.root.prepare_folders()
-        runtime = setup.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
-        self._health = Health(setup.root, lock.identity, setup.clock, Path(runtime) if runtime else None)
+        self._health = Health(setup.root, lock.identity, setup.clock, runtime_directory(setup.environ))
         self._health.configuration = setup.path
         self._charge = Charge(lock, self.tell, self._on_lost)
         self.tell(Note("poller.started", {"path": str(lock.claim), "pid": lock.identity.pid, "uid": os.geteuid()}))
@@ -190,7 +187,7 @@ class Life:
         polls = [one.loop.poll() for one in self._sources.values()]
         errors = await self._unless_stopped(asyncio.gather(*polls))
         if errors is not None:
-            is_unit = self._setup.environ.get("SYSTEMD_EXEC_PID") == str(os.getpid())
+            is_unit = is_main_of_unit(self._setup.environ)
             with suppress(TimeoutError):
                 async with asyncio.timeout(_UNIT_DRAIN_S if is_unit else None):
                     await self._unless_stopped(self._dispatcher.drain())
@@ -344,9 +341,8 @@ class Life:
     def _serve_requests(self) -> ControlServer | None:
         """Answer commands. None on a file system without sockets: the poller works, but cannot be asked."""
         root = self._setup.root.path
-        runtime = self._setup.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
         try:
-            listening = listen(root, Path(runtime) if runtime else None)
+            listening = listen(root, runtime_directory(self._setup.environ))
         except OSError as error:
             fields = {"ref": str(root / CONTROL_NAME), "reason": f"commands cannot ask this poller: {explain(error)}"}
             self.tell(Note("item.failed", fields))
@@ -406,7 +402,8 @@ class Life:
     def _beat(self, *, is_last: bool = False) -> None:
         if not self._charge.is_lost:
             under_way = {
-                (offer.ref, offer.key): (self._trace_of(offer), since) for offer, since in self._dispatcher.under_way()
+                (offer.ref, offer.key): (self._outbox.trace(offer), since)
+                for offer, since in self._dispatcher.under_way()
             }
             work = work_of(self._ledgers, under_way)
             self._health.beat(self._ledgers, self._watched, self._dispatcher.pause_reason, work, is_last=is_last)
@@ -421,9 +418,3 @@ class Life:
             self._setup.notifier.status(self._health.status(self._watched))
         elif self._status_due is None or self._status_due.when() <= loop.time():
             self._status_due = loop.call_later(left_s, self._say_status)
-
-    def _trace_of(self, offer: Offer) -> Trace | None:
-        try:
-            return self._outbox.inspect(offer).trace
-        except OSError:
-            return None

@@ -30,7 +30,7 @@ from the_loop.core.ledger import (
 )
 from the_loop.core.model import Event, Kind, Note, Outcome, Verdict, delivery_id
 from the_loop.core.outcomes import Policy, conclude, is_due, never_begun, without_a_session_to_close
-from the_loop.deliveries import Deliveries
+from the_loop.deliveries import Deliveries, outcome_of
 from the_loop.ledgers import HeldItem, Ledgers
 from the_loop.runners.base import Offer, Runner, Status, Trace
 
@@ -105,6 +105,13 @@ class Outbox:
     def inspect(self, offer: Offer) -> Status:
         """What is known of this offer right now. Raises OSError."""
         return self._runner.inspect(offer)
+
+    def trace(self, offer: Offer) -> Trace | None:
+        """How far the offer is right now; None where that cannot be found out."""
+        try:
+            return self.inspect(offer).trace
+        except OSError:
+            return None
 
     def under_way(self, ref: str) -> list[Offer]:
         """The offers of this item that began, or will. Raises OSError, HeldItem."""
@@ -195,7 +202,7 @@ class Outbox:
         if ledger.poll.pending[offer.key].offer != offer.number:
             return  # an outcome counts only for the offer that it was given for
         if outcome.verdict in (Verdict.UNSTARTABLE, Verdict.NEVER_BEGUN):  # by the lock, unless a keeper told more
-            told = self._deliveries.outcome(offer.stem, offer.number)
+            told = outcome_of(offer.stem, offer.number)
             outcome = told or outcome
             if told is None:
                 self._deliveries.withdraw_offer(offer.stem, offer.number)

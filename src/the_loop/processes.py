@@ -52,6 +52,11 @@ def own_identity() -> Identity:
     return identity_of(os.getpid()) or Identity(os.getpid(), 0)
 
 
+def is_main_of_unit(environ: Mapping[str, str]) -> bool:
+    """True if a service manager executed this very process, and not one that started it (systemd.exec(5))."""
+    return environ.get("SYSTEMD_EXEC_PID") == str(os.getpid())
+
+
 def parse_identity(text: str) -> Identity | None:
     """The identity in a line `<pid>:<starttime>`; None if malformed, also for pid 0 and negative ones."""
     pid, colon, starttime = text.strip().partition(":")

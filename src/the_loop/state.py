@@ -109,6 +109,10 @@ class StateRoot:
         return self.path / "portable"
 
     @property
+    def unit_record(self) -> Path:
+        return self.path / "local" / "unit.json"
+
+    @property
     def deliveries(self) -> Path:
         return self.path / "local" / "deliveries"
 

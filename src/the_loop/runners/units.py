@@ -8,12 +8,12 @@ is held, and a call that was not accepted leaves it free (docs/development/decis
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from the_loop.manager import Manager, Property, Refused
+from the_loop.processes import is_main_of_unit
 from the_loop.runners.base import Offer
 from the_loop.runners.keeper import GRACE_S, passed_on
 from the_loop.subprocesses import manager_environment
@@ -52,7 +52,7 @@ class Units:
 
 def find_units(root: Path, environ: Mapping[str, str]) -> Units | None:
     """The user's manager, if there is one to talk to; a poller in a unit waits for one that is away."""
-    if environ.get("SYSTEMD_EXEC_PID") == str(os.getpid()):
+    if is_main_of_unit(environ):
         return Units(root, environ, is_only_way=True)
     directory = manager_environment(environ).get("XDG_RUNTIME_DIR")
     if directory and any(Path(directory, name).exists() for name in ("systemd/private", "bus")):

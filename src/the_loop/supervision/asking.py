@@ -84,7 +84,7 @@ def _ask_once(root: StateRoot, verb: str, line: bytes, until: float) -> dict[str
 def _places(root: StateRoot) -> Iterator[Path]:
     """Paths of control sockets: the one in the runtime directory, if the record names one, then that in the root."""
     with contextlib.suppress(FileNotFoundError, ValueError):
-        recorded = read_json_object(root.path / "local" / "unit.json").get("control")
+        recorded = read_json_object(root.unit_record).get("control")
         if isinstance(recorded, str) and recorded.startswith("/") and "\0" not in recorded:
             yield Path(recorded)
     yield root.path / CONTROL_NAME

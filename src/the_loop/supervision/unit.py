@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from the_loop.durable import IrregularFile, read_json_object, replace_file, to_json_bytes
-from the_loop.processes import Identity
+from the_loop.processes import Identity, is_main_of_unit
 from the_loop.state import StateRoot
 from the_loop.subprocesses import Finished, manager_environment, run_blocking
 
@@ -117,7 +117,7 @@ def units_on_their_way(root: StateRoot, limit_s: float = _CALL_LIMIT_S) -> tuple
     try:
         remembered = recorded_unit(root)
     except OSError as error:
-        unknown.append(f"cannot find out which unit runs it: '{root.path}/local/unit.json': {error.strerror}")
+        unknown.append(f"cannot find out which unit runs it: '{root.unit_record}': {error.strerror}")
     for unit in [*_listed(POLL_UNITS, limit_s), *([remembered] if remembered else [])]:
         if unit in found:
             continue
@@ -214,14 +214,20 @@ def _uid_of(unit: Unit, state: UnitState) -> int:
         raise OwnerUnknown(f"there is no user '{state.user}' now") from error
 
 
+def runtime_directory(environ: Mapping[str, str]) -> Path | None:
+    """The directory in memory that the manager made for this unit, the first of several; None if there is none."""
+    first = environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
+    return Path(first) if first else None
+
+
 def record_unit(root: StateRoot, environ: Mapping[str, str], wake: str, control: str = "") -> None:
     """Record the unit that runs this process, if any, so that `stop` knows it between two starts. Raises OSError.
 
     `wake` is the path of the manager's wake socket, "" if there is none; `control` that of the control socket, ""
     if it is in the root or there is none. Without a unit the record has no name, and is there only for a `control`.
     """
-    path = root.path / "local" / "unit.json"
-    unit = unit_of("self") if environ.get("SYSTEMD_EXEC_PID") == str(os.getpid()) else None
+    path = root.unit_record
+    unit = unit_of("self") if is_main_of_unit(environ) else None
     if unit is None and not control:
         path.unlink(missing_ok=True)
         return
@@ -229,7 +235,7 @@ def record_unit(root: StateRoot, environ: Mapping[str, str], wake: str, control:
     if unit is not None:
         record |= {"name": unit.name, "scope": unit.scope, "uid": unit.uid}
         record["invocationId"] = environ.get("INVOCATION_ID")
-    record["heartbeat"] = environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
+    record["heartbeat"] = str(runtime_directory(environ) or "")
     record |= {"wake": wake, "control": control}
     replace_file(path, to_json_bytes(record), sync=False)
 
@@ -251,7 +257,7 @@ def recorded_unit(root: StateRoot) -> Unit | None:
 def unit_record(root: StateRoot) -> dict[str, Any]:
     """The content of `local/unit.json`; empty if it is missing or damaged. Raises OSError if it cannot be read."""
     try:
-        return read_json_object(root.path / "local" / "unit.json")
+        return read_json_object(root.unit_record)
     except (FileNotFoundError, IrregularFile, ValueError):
         return {}
 
