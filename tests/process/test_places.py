@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.poller import COMMAND, ME, Box, starttime
+from support.poller import COMMAND, ME, Box, Started, starttime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -257,14 +257,20 @@ def said_by_nobody(path: Path) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.skipif(not IS_ROOT, reason="it takes a second user, whom only root can be")
-def test_poller_when_another_user_asks_then_refused_and_nothing_is_done(theirs: Box) -> None:
+def started_by_root(theirs: Box) -> Started:
+    """A poller on their folder, which belongs to root now, once it has delivered the spawn."""
     for path in [theirs.root, *theirs.root.rglob("*")]:
         os.chown(path, 0, 0, follow_symlinks=False)
     theirs.configure()
     theirs.prefix = []
     poller = theirs.start()
     theirs.wait(lambda: theirs.sink.ids() and not theirs.pending(), "the spawn")
+    return poller
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="it takes a second user, whom only root can be")
+def test_poller_when_another_user_asks_then_refused_and_nothing_is_done(theirs: Box) -> None:
+    poller = started_by_root(theirs)
     theirs.root.chmod(0o755)
     theirs.prefix = AS_NOBODY
     for arguments in (("ledger", "reset", "directory:inbox/a"), ("poll", "wake")):
@@ -280,12 +286,7 @@ def test_poller_when_another_user_asks_then_refused_and_nothing_is_done(theirs: 
 
 @pytest.mark.skipif(not IS_ROOT, reason="it takes a second user, whom only root can be")
 def test_poller_when_another_user_wants_to_stop_it_then_4_and_not_signalled(theirs: Box) -> None:
-    for path in [theirs.root, *theirs.root.rglob("*")]:
-        os.chown(path, 0, 0, follow_symlinks=False)
-    theirs.configure()
-    theirs.prefix = []
-    poller = theirs.start()
-    theirs.wait(lambda: theirs.sink.ids() and not theirs.pending(), "the spawn")
+    poller = started_by_root(theirs)
     theirs.prefix = AS_NOBODY
     for mode in (0o700, 0o755):  # out of sight, and in sight
         theirs.root.chmod(mode)

@@ -6,6 +6,7 @@ import pytest
 
 from support.fakes import FakeRunner, FakeSource
 from support.life import quick_root
+from support.shelf import Shelf
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateRoot:
     """An empty state root, below `tmp_path`, whose files are flushed nowhere."""
     return quick_root(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    """A state root below `tmp_path`, and ledgers on it."""
+    return Shelf(tmp_path)
 
 
 @pytest.fixture

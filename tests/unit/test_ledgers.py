@@ -23,12 +23,6 @@ from the_loop.durable import read_regular, to_json_bytes
 from the_loop.ledgers import HeldItem
 from the_loop.state import slug
 
-
-@pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    return Shelf(tmp_path)
-
-
 # --- what is right ---
 
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from support import factories as make
 from support.fakes import FakeRunner, FakeSource
 from support.file_faults import failing
-from support.life import Life, in_virtual_loop, next_life, quick_root
+from support.life import Life, in_virtual_loop, next_life
 from support.shelf import LONG, REF, Shelf, ledger
 from the_loop import ledgers as ledgers_module
 from the_loop import records as records_module
@@ -30,16 +30,6 @@ from the_loop.ledgers import UnreadItem
 from the_loop.state import StateRoot
 
 OTHER = "github:octo/repo#2"
-
-
-@pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    return Shelf(tmp_path)
-
-
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateRoot:
-    return quick_root(tmp_path, monkeypatch)
 
 
 def over(ref: str = REF, settled: int = 0) -> Ledger:

@@ -23,12 +23,6 @@ from the_loop.outbox import Outbox
 from the_loop.recovery import Recovery
 from the_loop.runners.base import Status, Trace
 
-
-@pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    return Shelf(tmp_path)
-
-
 BAD: dict[str, tuple[Any, str]] = {
     "empty": (b"", "not JSON"),
     "zeroed": (b"\0" * 400, "not JSON"),

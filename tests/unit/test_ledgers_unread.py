@@ -6,7 +6,6 @@ import errno
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -14,7 +13,7 @@ from click.testing import CliRunner
 from support import factories as make
 from support.fakes import FakeRunner, FakeSource
 from support.file_faults import failing
-from support.life import Life, in_virtual_loop, next_life, quick_root
+from support.life import Life, in_virtual_loop, next_life
 from support.shelf import LONG, REF, Shelf, ledger
 from the_loop.cli import cli
 from the_loop.ledgers import HeldItem, UnreadItem
@@ -22,16 +21,6 @@ from the_loop.state import StateRoot, StateRootError
 
 CALLS = ("lstat", "open")
 ERRORS = (errno.EIO, errno.EACCES, errno.EMFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOTDIR, errno.ESTALE)
-
-
-@pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    return Shelf(tmp_path)
-
-
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateRoot:
-    return quick_root(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("number", ERRORS, ids=errno.errorcode.get)

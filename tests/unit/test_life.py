@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,34 +13,16 @@ from support import factories as make
 from support.clock import LoopClocks
 from support.fakes import REFUSED, FakeRunner, FakeSource, comments
 from support.life import idle, in_virtual_loop
+from support.setups import Notes, setup_of
 from the_loop import wiring
 from the_loop.config import Config, Polling, Routing, SourceSection
-from the_loop.core.model import Note
-from the_loop.life import Setup
 from the_loop.poller import Poller
 from the_loop.sources.base import Known, Listing, SourceError
 from the_loop.state import StateRoot
-from the_loop.supervision.notify import Notifier
 from the_loop.watched import Watched
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-
-
-class Notes:
-    """An event log in memory."""
-
-    def __init__(self) -> None:
-        self.told: list[Note] = []
-
-    def tell(self, note: Note) -> None:
-        self.told.append(note)
-
-    def check(self) -> None:
-        pass
-
-    def of(self, name: str) -> list[Mapping[str, Any]]:
-        return [note.fields for note in self.told if note.name == name]
 
 
 class Silent(FakeSource):
@@ -63,20 +45,7 @@ class World:
         self.built: list[str] = []
         monkeypatch.setattr(wiring, "watch", self._watch)
         monkeypatch.setattr(wiring, "runner", lambda *_: self.runner)
-        setup = Setup(
-            root=root,
-            config=self.config,
-            load=lambda: self.config,
-            environ={},
-            once=False,
-            wait_s=0.0,
-            trail=cast("Any", self.notes),
-            notifier=Notifier({}, print),
-            wakes=None,
-            path="loop.yaml",
-            clock=self.clock,
-        )
-        self.poller = Poller(setup)
+        self.poller = Poller(setup_of(root, lambda: self.config, self.notes, self.clock, path="loop.yaml"))
 
     def configured(self, intervals: Mapping[str, int], **routing: Any) -> Config:
         sections = [SourceSection(provider="fake", name=name, interval_seconds=s) for name, s in intervals.items()]

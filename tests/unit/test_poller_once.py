@@ -11,29 +11,14 @@ import pytest
 from support import factories as make
 from support.fakes import FakeRunner, FakeSource
 from support.life import in_virtual_loop
+from support.setups import Notes, setup_of
 from the_loop import wiring
 from the_loop.clocks import SystemClock
 from the_loop.config import Config, Polling, SourceSection
-from the_loop.core.model import Note
-from the_loop.life import Setup
 from the_loop.poller import Poller
 from the_loop.sources.base import Known, Listing, SourceError
 from the_loop.state import StateRoot
-from the_loop.supervision.notify import Notifier
 from the_loop.watched import Watched
-
-
-class Notes:
-    """An event log in memory."""
-
-    def __init__(self) -> None:
-        self.told: list[Note] = []
-
-    def tell(self, note: Note) -> None:
-        self.told.append(note)
-
-    def check(self) -> None:
-        pass
 
 
 class Gate(FakeSource):
@@ -52,23 +37,12 @@ class Gate(FakeSource):
 
 async def run_once(root: StateRoot, monkeypatch: pytest.MonkeyPatch, *sources: FakeSource) -> tuple[int, Notes]:
     """The exit code of `poll start --once` on these sources, and what it told."""
-    notes: Any = Notes()
+    notes = Notes()
     by_name = {source.name: source for source in sources}
     monkeypatch.setattr(wiring, "watch", lambda _, section, *__, **___: Watched(by_name[section.name], make.rules()))
     monkeypatch.setattr(wiring, "runner", lambda *_: FakeRunner())
-    setup = Setup(
-        root=root,
-        config=Config(polling=Polling(sources=tuple(SourceSection(provider="fake", name=name) for name in by_name))),
-        load=Config,
-        environ={},
-        once=True,
-        wait_s=0.0,
-        trail=notes,
-        notifier=Notifier({}, print),
-        wakes=None,
-        path="",
-        clock=SystemClock(),
-    )
+    config = Config(polling=Polling(sources=tuple(SourceSection(provider="fake", name=name) for name in by_name)))
+    setup = setup_of(root, lambda: config, notes, SystemClock(), once=True)
     return await Poller(setup).run(), notes
 
 

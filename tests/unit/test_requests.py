@@ -62,6 +62,15 @@ async def given_up(root: StateRoot, runner: FakeRunner, source: FakeSource, *num
     return life
 
 
+async def running_comment(root: StateRoot, runner: FakeRunner, source: FakeSource) -> Life:
+    """Item 1, live, of which comment 1 is being delivered."""
+    life = await live_item(root, runner, source)
+    runner.script[f"{A}/comment:1"] = [None]
+    source.write(A, make.entry(1))
+    await life.cycle()
+    return life
+
+
 # --- wake ---
 
 
@@ -287,10 +296,7 @@ async def test_settle_when_it_is_repeated_then_says_the_same(
 async def test_settle_when_the_event_runs_then_is_refused_and_its_outcome_counts(
     root: StateRoot, runner: FakeRunner, source: FakeSource
 ) -> None:
-    life = await live_item(root, runner, source)
-    runner.script[f"{A}/comment:1"] = [None]
-    source.write(A, make.entry(1))
-    await life.cycle()
+    life = await running_comment(root, runner, source)
     before = life.ledger(A)
 
     with pytest.raises(LoopError, match="runs right now"):
@@ -306,10 +312,7 @@ async def test_settle_when_the_event_runs_then_is_refused_and_its_outcome_counts
 async def test_settle_when_it_would_withdraw_an_event_that_runs_then_is_refused(
     root: StateRoot, runner: FakeRunner, source: FakeSource
 ) -> None:
-    life = await live_item(root, runner, source)
-    runner.script[f"{A}/comment:1"] = [None]
-    source.write(A, make.entry(1))
-    await life.cycle()
+    life = await running_comment(root, runner, source)
     source.write(A, make.entry(2, "the-loop stop"))
     await life.cycle()
     assert list(life.ledger(A).poll.pending) == ["comment:1", "close:1"]
@@ -373,10 +376,7 @@ async def test_reset_when_it_is_repeated_before_the_next_start_then_changes_noth
 async def test_reset_when_a_delivery_runs_then_is_refused_and_the_delivery_goes_on(
     root: StateRoot, runner: FakeRunner, source: FakeSource
 ) -> None:
-    life = await live_item(root, runner, source)
-    runner.script[f"{A}/comment:1"] = [None]
-    source.write(A, make.entry(1))
-    await life.cycle()
+    life = await running_comment(root, runner, source)
     files = files_of(root)
 
     with pytest.raises(LoopError, match="'comment:1' runs right now"):

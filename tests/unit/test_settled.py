@@ -24,11 +24,6 @@ from the_loop.ledgers import HeldItem, UnreadItem
 from the_loop.settled import Log, append, begin, read
 
 
-@pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    return Shelf(tmp_path)
-
-
 def keys(count: int, first: int = 100) -> list[str]:
     return [f"comment:{number}" for number in range(first, first + count)]
 
