@@ -84,7 +84,7 @@ def until(notified: socket.socket, part: str) -> None:
         with suppress(TimeoutError):
             if part in notified.recv(65536).decode():
                 return
-    raise SystemExit(f"waited in vain for {part}")
+    raise SystemExit(f"the poller did not send {part}")
 
 
 def processor_s(pid: int) -> float:

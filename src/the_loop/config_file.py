@@ -113,7 +113,7 @@ def _invoking_user() -> str:
 def peek_root(file: Path | None) -> str | None:
     """`state.root` of a file that may be wrong in every other way; for commands that need no valid configuration.
 
-    Raises ConfigError where the file breaks off before it says one: then nobody knows which root is meant.
+    Raises ConfigError where the file breaks off before it says one: then it is unknown which root is meant.
     """
     if file is None:
         return None
@@ -275,7 +275,7 @@ def _stated(registry: Registry[Any], name: str, section: Section, config: Config
     """What the provider finds wrong with its section."""
     try:
         found: Sequence[Fault] = registry.get(name).check(section, config)
-    except Exception as error:  # noqa: BLE001 (the border: a provider may be anybody's)
+    except Exception as error:  # noqa: BLE001 (the border: a provider may be third-party code)
         return [Fault(path, f"the provider '{name}' failed to check it: {type(error).__name__}: {explain(error)}")]
     return [Fault(_join(path, fault.path) if fault.path else path, fault.problem) for fault in found]
 

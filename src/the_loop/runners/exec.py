@@ -1,7 +1,7 @@
 """The `exec` runner: the operator's command, once per event, under a keeper that outlives the poller.
 
 The delivery's lock is the keeper's standard input. It is taken before the keeper is asked for, and held from then on
-until the keeper has ended, whoever starts it and whatever becomes of the poller: a lock that is held means accepted
+until the keeper has ended, whatever starts it and whatever becomes of the poller: a lock that is held means accepted
 or running, a free one without a start mark means never begun, and never to begin.
 """
 

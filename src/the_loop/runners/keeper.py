@@ -3,10 +3,10 @@
 It is executed by path (`python -I -S keeper.py …`) and imports nothing of ours, so that it starts fast and goes on
 through an upgrade. Its standard input is `<stem>.lock`, locked by the poller that asked for it. In this order: make
 sure of that lock, and keep it; create `<stem>.started.json` (`O_EXCL`: one start for each
-offer, whoever asks); start the command in a group of its own with the payload as stdin; write
+offer, whichever process asks); start the command in a group of its own with the payload as stdin; write
 `<stem>.outcome.json` durably, however long the disk refuses; end what the command left in its group.
 
-Whoever finds the lock free and a start mark without an outcome knows that nobody can tell (contract R7.2).
+A free lock and a start mark without an outcome mean that the outcome is unknown (contract R7.2).
 Files have `"schema": 1`. Exit status: 0 once an outcome is on disk, 75 if this offer was started before, 1 if it
 could not be begun.
 """
