@@ -45,8 +45,6 @@ _CLEAR: Final = """
 systemctl stop {units} 'the-loop-poll@*' 2>/dev/null
 systemctl --user -M the-loop@ stop 'theloop-*' 2>/dev/null
 rm -rf {etc}/*.wants/the-loop-poll* {etc}/the-loop-poll*.d/[5-9]*.conf /var/lib/the-loop* /etc/the-loop {sink}
-mkdir -p {sink} && chown the-loop {sink}
-install -d -o the-loop -g the-loop -m 700 /var/lib/the-loop /var/lib/the-loop/inbox
 systemctl reset-failed
 systemctl daemon-reload
 systemctl start user@{uid}.service
@@ -94,6 +92,8 @@ class SystemInstall(Installed):
     def clear(self) -> None:
         """Back to what an install leaves, with a configuration of ours and an empty inbox."""
         self.root_does(_CLEAR.format(units=" ".join(_UNITS), etc=_ETC, sink=_SINK, uid=self.user.uid))
+        for folder, mode in ((_SINK, 0o755), (self.root, 0o700), (self.inbox, 0o700)):
+            self.make_folder(folder, mode)
         self.configure()
         self._cleared_at = time.time()
 
@@ -118,6 +118,13 @@ class SystemInstall(Installed):
         for name, section in settings.items():
             tree[name] = tree.get(name, {}) | dict(section)
         self.write(self.config, yaml.safe_dump(tree), owner=0)
+
+    def make_folder(self, path: Path, mode: int) -> None:
+        """A new folder of the service's user."""
+        made = self.seen(path)
+        made.mkdir()
+        made.chmod(mode)
+        os.chown(made, self.user.uid, self.user.uid)
 
     def write(self, path: Path, text: str, mode: int = 0o644, *, owner: int | None = None) -> None:
         """A file of that user's (the service's, if none is named), put in place by a rename."""

@@ -22,6 +22,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.systemd)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def open_umask() -> None:
+    """What root writes for a container's users can be read by them, whatever this process was started with."""
+    os.umask(0o022)
+
+
 @pytest.fixture(scope="session")
 def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
     """A running container. It is shared: a test removes its users, and leaves the container up."""
