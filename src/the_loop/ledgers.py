@@ -26,6 +26,7 @@ from the_loop.records import Found, Records, Stored, is_of_a_ledger
 from the_loop.state import StateRoot, StateRootError
 
 _REMEMBERED_S: Final = 3600.0  # an ended item after it was last asked for
+_MOVED_AT_ONCE: Final = 256  # ended items that an earlier version left among the others
 _TRIES: Final = 5  # of reading a record that is being written
 
 
@@ -81,14 +82,24 @@ class Ledgers:
 
     def load(self) -> None:
         """Read every ledger in `portable/`; one that cannot be read is in `unread`. Raises StateRootError."""
+        for _ in self.loading(self.names()):
+            pass
+
+    def names(self) -> list[str]:
+        """The names of the files in `portable/`. Raises StateRootError."""
         try:
-            names = self._records.names()
+            return self._records.names()
         except OSError as error:
             hint = f"check it with `ls -ld '{self._root.portable}'`"
             raise StateRootError(f"cannot list '{self._root.portable}': {explain(error)}", hint) from error
-        for name in names:
-            if is_of_a_ledger(name):
-                self._load(name)
+
+    def loading(self, names: Iterable[str]) -> Iterator[None]:
+        """Like `load`, one ledger of these `names` a step."""
+        for name in filter(is_of_a_ledger, names):
+            self._load(name)
+            if len(self._over) >= _MOVED_AT_ONCE:
+                self._move_those_over()
+            yield
         self._move_those_over()
         if self._may_write and self.is_ours():
             with suppress(OSError):

@@ -1,6 +1,8 @@
 """What a poller does while it holds the lock: everything here is built whole, with the lock, and ends before it.
 
-    what an earlier life left -> READY -> each source at its own pace, reloads -> stop
+    READY -> what an earlier life left -> each source at its own pace, reloads -> stop
+
+READY waits for no ledger: with many of them their reading takes longer than the start of Python.
 
 A stop cancels what is being fetched (fetches have no side effects) and never the bookkeeping of an item.
 """
@@ -34,14 +36,16 @@ from the_loop.processes import is_main_of_unit
 from the_loop.recovery import Recovery
 from the_loop.requests import Requests
 from the_loop.retries import Retries
+from the_loop.runners.base import Offer
 from the_loop.signals import Wishes
 from the_loop.source_loop import SourceLoop
 from the_loop.sources.limits import RateLimiters
 from the_loop.state import StateRoot
-from the_loop.supervision.control import ControlServer, listen
+from the_loop.supervision.control import ControlServer, Listening, listen
 from the_loop.supervision.notify import Notifier
 from the_loop.supervision.sockets import CONTROL_NAME, drain, own_socket
 from the_loop.supervision.unit import record_unit, runtime_directory
+from the_loop.turns import Turns
 from the_loop.vitals import Vitals
 from the_loop.watched import Watched
 from the_loop.work import work_of
@@ -92,7 +96,8 @@ class Life:
         self._charge = Charge(lock, self.tell, self._on_lost)
         self.tell(Note("poller.started", {"path": str(lock.claim), "pid": lock.identity.pid, "uid": os.geteuid()}))
         self._ledgers = Ledgers(setup.root, self.tell, setup.clock.now, guard=self._charge.check)
-        self._ledgers.load()
+        self._is_taken_up = False
+        self._control: ControlServer | None = None
         self._deliveries = Deliveries(setup.root)
         self._outbox = Outbox(
             self._deliveries,
@@ -120,24 +125,42 @@ class Life:
         self._limiters = RateLimiters(setup.clock.uptime)
         for section in self._config.polling.sources:
             self._sources[source_name(section)] = self._source(self._config, section)
-        self._health.left_alone = left_alone(self._ledgers, self._watched)
 
     async def run(self) -> int:
         """Live, and leave in order; the exit code."""
-        self._listen()
-        for offer in Recovery(self._deliveries, self._ledgers, self._outbox, self.tell).run():
-            self._dispatcher.adopt(offer)
-        self._beat()
+        names = self._ledgers.names()
+        self._bind()
         self._setup.notifier.ready(self._health.status(self._watched))
         self._vitals.watch(self._setup.root.path)
         vitals = asyncio.create_task(self._vitals.run())
+        code = 0
         try:
-            code = await (self._once() if self._setup.once else self._serve())
+            if await self._unless_stopped(self._take_up(names)):
+                code = await (self._once() if self._setup.once else self._serve())
         finally:
             vitals.cancel()
             self._vitals.close()
             await self._leave()
         return 1 if self._charge.is_lost else code
+
+    async def _take_up(self, names: list[str]) -> bool:
+        """Read the ledgers of these names, settle what an earlier life left, and only then answer requests."""
+        turns = Turns()
+        under_way: list[Offer] = []
+        try:
+            for _ in self._ledgers.loading(names):
+                await turns.are_given()
+            for offers in Recovery(self._deliveries, self._ledgers, self._outbox, self.tell).run():
+                under_way += offers
+                await turns.are_given()
+        finally:
+            for offer in under_way:
+                self._dispatcher.adopt(offer)
+        self._health.left_alone = left_alone(self._ledgers, self._watched)
+        self._is_taken_up = True
+        self._beat()
+        self._answer()
+        return True
 
     def tell(self, note: Note) -> None:
         """Tell an event, with the source that its item is of."""
@@ -217,6 +240,8 @@ class Life:
         setup.notifier.extend_timeout(30)
         if self._control is not None:
             await self._control.close()
+        elif self._listening is not None:
+            self._listening.close()
         if self._wakes is not None:
             asyncio.get_running_loop().remove_reader(self._wakes)
             self._wakes.close()
@@ -227,7 +252,8 @@ class Life:
             self.tell(Note("dispatch.abandoned", {"deliveryId": delivery}))
         if report.abandoned:
             self.tell(Note("poll.attempts_released", {"count": len(report.abandoned)}))
-        self._beat(is_last=True)
+        if self._is_taken_up:
+            self._beat(is_last=True)
         await self._outbox.close()
         await asyncio.gather(*(one.source.close() for one in self._watched), return_exceptions=True)
 
@@ -326,27 +352,32 @@ class Life:
 
     # --- what happens ---
 
-    def _listen(self) -> None:
-        """Take requests, and hear wakes on the manager's socket, or on one of our own."""
+    def _bind(self) -> None:
+        """Have a socket for requests, and the manager's for wakes, or one of our own: what comes waits there."""
         setup = self._setup
         given = setup.wakes
-        self._control = self._serve_requests()
-        path = self._control.path if self._control is not None else setup.root.path
+        self._listening = self._bound()
+        path = self._listening.path if self._listening is not None else setup.root.path
         control = "" if setup.root.path in (path, path.parent) else str(path)
         record_unit(setup.root, setup.environ, str(given.getsockname()) if given is not None else "", control)
         self._wakes = given if given is not None or setup.once else own_socket(setup.root.path)
-        if self._wakes is not None:
-            asyncio.get_running_loop().add_reader(self._wakes, self._on_wake)
 
-    def _serve_requests(self) -> ControlServer | None:
-        """Answer commands. None on a file system without sockets: the poller works, but cannot be asked."""
+    def _bound(self) -> Listening | None:
+        """None on a file system without sockets: the poller works, but cannot be asked."""
         root = self._setup.root.path
         try:
-            listening = listen(root, runtime_directory(self._setup.environ))
+            return listen(root, runtime_directory(self._setup.environ))
         except OSError as error:
             fields = {"ref": str(root / CONTROL_NAME), "reason": f"commands cannot ask this poller: {explain(error)}"}
             self.tell(Note("item.failed", fields))
             return None
+
+    def _answer(self) -> None:
+        """Take requests and hear wakes from now on."""
+        if self._wakes is not None:
+            asyncio.get_running_loop().add_reader(self._wakes, self._on_wake)
+        if self._listening is None:
+            return
         requests = Requests(
             Overrides(self._ledgers, self._deliveries, self._dispatcher.running),
             sources=lambda: [one.source for one in self._watched],
@@ -354,7 +385,7 @@ class Life:
             offer=self._dispatcher.offer,
             tell=self.tell,
         )
-        return ControlServer(listening, root, requests.verbs())
+        self._control = ControlServer(self._listening, self._setup.root.path, requests.verbs())
 
     def _wake_for(self, name: str | None) -> bool:
         """A cycle of this source now, of all for None. False if nothing is read from it."""

@@ -28,20 +28,27 @@ class Recovery:
         self._outbox = outbox
         self._tell = tell
 
-    def run(self) -> list[Offer]:
-        """Settle everything that can be settled now; what is under way, or may be."""
-        under_way: list[Offer] = []
+    def run(self) -> Iterator[list[Offer]]:
+        """Settle everything that can be settled now; by item, what is under way, or may be.
+
+        Nothing else may be decided or handed over before the last step.
+        """
         for ledger in self._ledgers.with_pending():
-            for key, entry in ledger.poll.pending.items():
-                try:
-                    under_way += self._event(ledger.ref, key)
-                except HeldItem:
-                    continue
-                except (OSError, DeliveryRuns) as error:
-                    self._tell(Note("item.failed", {"ref": ledger.ref, "reason": explain(error)}))
-                    if entry.state.is_offered:
-                        under_way.append(self._outbox.offer_of(ledger.ref, key, entry))
-        self._remove_orphans()
+            yield self._item(ledger)
+        for _ in self._remove_orphans():
+            yield []
+
+    def _item(self, ledger: Ledger) -> list[Offer]:
+        under_way: list[Offer] = []
+        for key, entry in ledger.poll.pending.items():
+            try:
+                under_way += self._event(ledger.ref, key)
+            except HeldItem:
+                continue
+            except (OSError, DeliveryRuns) as error:
+                self._tell(Note("item.failed", {"ref": ledger.ref, "reason": explain(error)}))
+                if entry.state.is_offered:
+                    under_way.append(self._outbox.offer_of(ledger.ref, key, entry))
         return under_way
 
     def _event(self, ref: str, key: str) -> Iterator[Offer]:
@@ -71,7 +78,7 @@ class Recovery:
         reason = f"version {version} has not tried it yet"
         self._tell(Note("poll.rearmed", {"ref": ledger.ref, "key": key, "reason": reason}))
 
-    def _remove_orphans(self) -> None:
+    def _remove_orphans(self) -> Iterator[None]:
         """Files of events that are pending nowhere; those of held items stay, and what still runs is left alone."""
         wanted = {
             self._outbox.offer_of(ledger.ref, key, entry).stem.name
@@ -88,6 +95,7 @@ class Recovery:
             with suppress(OSError):  # what cannot be looked at stays
                 if stem.name not in wanted and not self._is_of_unknown_ledger(stem, held):
                     self._remove_unless_it_runs(stem)
+            yield
 
     def _remove_unless_it_runs(self, stem: Path) -> None:
         if not self._outbox.inspect(Offer("", stem.name, stem, 0, 0)).trace.is_under_way:

@@ -14,6 +14,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -335,7 +336,7 @@ class _Life:
         self.recovery = Recovery(Deliveries(root), self.ledgers, self.outbox, _ignore)
 
     def begin(self) -> None:
-        for offer in self.recovery.run():
+        for offer in chain.from_iterable(self.recovery.run()):
             self.dispatcher.adopt(offer)
 
     def look(self) -> None:

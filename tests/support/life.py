@@ -16,6 +16,7 @@ import selectors
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from functools import wraps
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Final, ParamSpec
 
@@ -120,7 +121,7 @@ class Life:
 
     async def begin(self) -> None:
         """What a start settles of earlier lives."""
-        for offer in Recovery(self.deliveries, self.ledgers, self.outbox, self.told.append).run():
+        for offer in chain.from_iterable(Recovery(self.deliveries, self.ledgers, self.outbox, self.told.append).run()):
             self.dispatcher.adopt(offer)
 
     async def cycle(self) -> int:

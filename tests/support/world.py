@@ -19,6 +19,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 from unittest import mock
@@ -292,7 +293,7 @@ class World:
             is_in_charge=lambda: True,
             beat=lambda: None,
         )
-        for offer in Recovery(self.deliveries, self.ledgers, self.outbox, self.notes.append).run():
+        for offer in chain.from_iterable(Recovery(self.deliveries, self.ledgers, self.outbox, self.notes.append).run()):
             raise AssertionError(f"{offer} cannot be running")
 
 

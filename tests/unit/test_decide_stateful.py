@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -358,7 +359,8 @@ class Conversation(RuleBasedStateMachine):
             self._arrives(self.running, fate)
         self.outbox = self._new_life()
         deliveries: Any = MemoryDeliveries(self.payloads)
-        running = Recovery(deliveries, cast("Any", self.disk), self.outbox, self.told.append).run()
+        recovery = Recovery(deliveries, cast("Any", self.disk), self.outbox, self.told.append)
+        running = list(chain.from_iterable(recovery.run()))
         assert running in ([], [self.running])
         self.running = running[0] if running else None
         self.ended = None

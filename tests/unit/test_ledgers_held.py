@@ -7,6 +7,7 @@ import json
 import os
 import re
 import stat
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -216,7 +217,7 @@ def test_ledger_that_cannot_be_told_at_a_start_keeps_its_deliveries(
         runner: Any = SimpleNamespace(inspect=lambda _: Status(Trace.UNKNOWN))
         deliveries, tell = Deliveries(shelf.root), shelf.notes.append
         outbox = Outbox(deliveries, again, runner, policy=nothing, rules_of=lambda _: None, tell=tell, now=lambda: 0.0)
-        Recovery(deliveries, again, outbox, tell).run()
+        assert list(chain.from_iterable(Recovery(deliveries, again, outbox, tell).run())) == []
 
     left = {path.name.removeprefix(stem.name) for path in shelf.root.deliveries.iterdir()}
     assert left == {".payload.json", ".started.json", ".outcome.json"}
