@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import time
 from collections.abc import Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -16,13 +18,15 @@ from support.life import idle, in_virtual_loop
 from support.setups import Notes, setup_of
 from the_loop import wiring
 from the_loop.config import Config, Polling, Routing, SourceSection
+from the_loop.ledgers import Ledgers
 from the_loop.poller import Poller
 from the_loop.sources.base import Known, Listing, SourceError
 from the_loop.state import StateRoot
+from the_loop.supervision.notify import Notifier
 from the_loop.watched import Watched
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable, Iterator
 
 
 class Silent(FakeSource):
@@ -63,6 +67,66 @@ class World:
         yield
         self.poller._wishes.stop("the end of the test")
         assert await asyncio.wait_for(life, 5) == 0
+
+
+class Slowly:
+    """Has a poller's ledgers read as slowly as the test wants it: READY comes first, the last one when it is let."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_ready = asyncio.Event()
+        self.may_end = False
+        reads = Ledgers.loading
+        monkeypatch.setattr(Notifier, "ready", lambda *_: self.is_ready.set())
+
+        def read(ledgers: Ledgers, names: Iterable[str]) -> Iterator[None]:
+            while not self.may_end:
+                time.sleep(0.005)  # so that it is somebody else's turn
+                yield
+            yield from reads(ledgers, names)
+
+        monkeypatch.setattr(Ledgers, "loading", read)
+
+
+@in_virtual_loop
+async def test_stop_while_ledgers_are_read_then_leaves_at_once_and_tells_no_counts_that_it_does_not_know(
+    root: StateRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 10,000 ledgers READY came after 0.9 s, and a stop had to wait for it."""
+    source = FakeSource("source")
+    world, slowly = World(root, monkeypatch, {source: 60}), Slowly(monkeypatch)
+    life = asyncio.create_task(world.poller.run())
+    await slowly.is_ready.wait()
+
+    world.poller._wishes.stop("the test")
+
+    assert await life == 0
+    assert source.cursors == []
+    assert not root.heartbeat.exists()
+    assert list(root.path.glob("*.sock")) == []
+
+
+@in_virtual_loop
+async def test_request_while_ledgers_are_read_then_is_answered_after_that(
+    root: StateRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = FakeSource("source")
+    world, slowly = World(root, monkeypatch, {source: 60}), Slowly(monkeypatch)
+    life = asyncio.create_task(world.poller.run())
+    await slowly.is_ready.wait()
+    reader, writer = await asyncio.open_unix_connection(root.path / "control.sock")
+    writer.write(b'{"verb": "wake"}\n')
+    answer = asyncio.create_task(reader.readline())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not answer.done()
+
+    slowly.may_end = True
+
+    assert json.loads(await answer) == {"woken": ["source"]}
+    writer.close()
+    world.poller._wishes.stop("the end of the test")
+    assert await life == 0
+    assert root.heartbeat.exists()
 
 
 @in_virtual_loop
