@@ -19,22 +19,28 @@ class Charge:
         self._cannot_restore = False
 
     def check(self) -> bool:
-        """True while the lock is ours; puts a removed pidfile back. Once false, nothing more is handed over."""
+        """True while the lock is ours; puts a removed pidfile back. Once false, nothing more is handed over.
+
+        Where the path cannot be looked at, nothing is known to have changed: the lock is held until it is let go.
+        """
         if self.is_lost:
             return False
-        if not self._lock.is_intact():
-            self.is_lost = True
-            self._on_lost()
-            reason = f"'{self._lock.directory}' is another directory than the one that was locked"
-            self._tell(Note("poller.stopping", {"reason": reason}))
-            return False
         try:
+            if not self._lock.is_intact():
+                self._lose()
+                return False
             if self._lock.restore_claim():
                 self._cannot_restore = False
                 self._tell(Note("poller.restored", {"path": str(self._lock.claim)}))
         except OSError as error:
             if not self._cannot_restore:
-                fields = {"ref": str(self._lock.claim), "reason": f"cannot put it back: {explain(error)}"}
+                fields = {"ref": str(self._lock.claim), "reason": f"cannot look after it: {explain(error)}"}
                 self._tell(Note("item.failed", fields))
             self._cannot_restore = True
         return True
+
+    def _lose(self) -> None:
+        self.is_lost = True
+        self._on_lost()
+        reason = f"'{self._lock.directory}' is another directory than the one that was locked"
+        self._tell(Note("poller.stopping", {"reason": reason}))

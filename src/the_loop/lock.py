@@ -24,7 +24,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from the_loop.core.model import LoopError
+from the_loop.core.model import LoopError, explain
 from the_loop.processes import Identity, identity_of, own_identity, parse_identity
 
 _CALL_LIMIT_S: Final = 5.0  # a non-blocking flock can still hang, on a broken network file system
@@ -118,7 +118,7 @@ class RunLock:
         return lock
 
     def is_intact(self) -> bool:
-        """True while the path still leads to the directory that is locked."""
+        """True while the path still leads to the directory that is locked. Raises OSError if that is unknown."""
         return _same_file(self.directory, self._directory_fd, follow=True)
 
     def restore_claim(self) -> bool:
@@ -223,6 +223,9 @@ def _take_claim(claim: Path) -> int:
                 raise LockBusy(claim.parent, None, shared=True)
             if _same_file(claim, descriptor, follow=False):
                 return descriptor
+        except OSError as error:
+            os.close(descriptor)
+            raise LockUnusable(claim, error.strerror or str(error)) from error
         except BaseException:
             os.close(descriptor)
             raise
@@ -233,18 +236,26 @@ def _conflict(directory: Path, claim: Path, directory_fd: int) -> LoopError:
     if not _is_exclusively_locked(directory_fd, directory):
         return LockBusy(directory, None, shared=True)
     holder = _kernel_holder(directory_fd)
-    with _peek(claim) as (_, claim_held, _claim_fd):
-        if claim_held or (holder and _has_claim_open(holder, claim)):
-            return LockHeld(claim, holder)
+    try:
+        with _peek(claim) as (_, claim_held, _claim_fd):
+            if claim_held or (holder and _has_claim_open(holder, claim)):
+                return LockHeld(claim, holder)
+    except OSError as error:
+        return LockUnusable(claim, explain(error))
     return LockBusy(directory, holder, shared=False)
 
 
 @contextmanager
 def _peek(claim: Path) -> Iterator[tuple[str, bool, int | None]]:
-    """Yield the claim's text, whether it is held exclusively, and its descriptor; "", False, None if irregular."""
+    """Yield the claim's text, whether it is held exclusively, and its descriptor.
+
+    "", False, None if it is missing or not a regular file. Raises OSError if it cannot be opened.
+    """
     try:
         descriptor = os.open(claim, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ELOOP, errno.ENXIO):
+            raise
         yield "", False, None
         return
     try:
@@ -374,9 +385,10 @@ def _any(folder: Path, test: Callable[[Path], bool]) -> bool:
 
 
 def _same_file(path: Path, descriptor: int, *, follow: bool) -> bool:
+    """Raises OSError if it cannot be found out."""
     try:
         there = path.stat() if follow else path.lstat()
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     held = os.fstat(descriptor)
     return (there.st_dev, there.st_ino) == (held.st_dev, held.st_ino)

@@ -22,7 +22,7 @@ from the_loop.supervision import stopping, unit
 from the_loop.supervision.unit import Unit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     import pytest
@@ -110,11 +110,11 @@ class Ctl:
         (self.folder / "state").write_text("".join(f"{name}={value}\n" for name, value in values.items()))
         self.on("show", 'cat "$folder/state"')
 
-    def lists(self, *units: Unit) -> None:
-        """The units of ours that all managers have loaded and active."""
+    def lists(self, *units: Unit, unknown: Sequence[str] = ()) -> None:
+        """The units of ours that all managers have loaded and active, and why some could not be asked."""
 
-        def listed(pattern: str, *_: object) -> list[Unit]:
-            return [one for one in units if fnmatch(one.name, pattern)]
+        def listed(pattern: str, *_: object) -> tuple[list[Unit], list[str]]:
+            return [one for one in units if fnmatch(one.name, pattern)], list(unknown)
 
         self._monkeypatch.setattr(unit, "_listed", listed)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -11,6 +12,7 @@ import stat
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -20,6 +22,8 @@ from support.processes import (
     run_python,
 )
 from the_loop import lock as lock_module
+from the_loop.charge import Charge
+from the_loop.core.model import Note
 from the_loop.lock import LockHeld, LockUnusable, Probe, RunLock, look, remove_stale_claim
 
 
@@ -113,6 +117,50 @@ def test_is_intact_when_the_path_leads_to_another_directory_is_false(root: Path)
 
         assert take(root)
         assert not take(root.parent / "moved")
+
+
+def test_look_when_the_claim_cannot_be_opened_is_unknown(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was "free": an older build locks the claim alone."""
+    opened = os.open
+
+    def refuse(path: str | Path, *flags: int) -> int:
+        if Path(path) == root / CLAIM:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return opened(path, *flags)
+
+    monkeypatch.setattr(lock_module.os, "open", refuse)
+
+    assert look(root, CLAIM).probe is Probe.UNKNOWN
+
+
+class Claims:
+    """A lock whose path cannot be looked at, or leads elsewhere."""
+
+    def __init__(self, answer: bool | OSError) -> None:
+        self.directory, self.claim = Path("/root"), Path("/root/poll.pid")
+        self.answer = answer
+
+    def is_intact(self) -> bool:
+        if isinstance(self.answer, OSError):
+            raise self.answer
+        return self.answer
+
+    def restore_claim(self) -> bool:
+        return False
+
+
+def test_charge_when_the_path_cannot_be_looked_at_is_not_lost_and_says_so_once() -> None:
+    """One EIO ended a healthy poller."""
+    lock = Claims(OSError(errno.EIO, "Input/output error"))
+    told: list[Note] = []
+    lost: list[bool] = []
+    charge = Charge(cast("RunLock", lock), told.append, lambda: lost.append(True))
+
+    assert [charge.check(), charge.check()] == [True, True]
+    assert [note.name for note in told] == ["item.failed"]
+    lock.answer = False
+    assert not charge.check()
+    assert (lost, charge.is_lost) == ([True], True)
 
 
 # --- what an earlier life left ---

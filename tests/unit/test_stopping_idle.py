@@ -20,7 +20,7 @@ from the_loop.heartbeat import read_heartbeat
 from the_loop.processes import Identity
 from the_loop.state import StateRoot
 from the_loop.subprocesses import run_blocking
-from the_loop.supervision import waking
+from the_loop.supervision import unit, waking
 from the_loop.supervision.sockets import send_wake
 from the_loop.supervision.stopping import Code, Result, restart, stop
 from the_loop.supervision.unit import Unit, state_of, systemctl, unit_of
@@ -91,6 +91,31 @@ def test_stop_when_the_last_unit_cannot_be_asked_about_then_is_no_success(root: 
 
     assert result.code is Code.STILL_THERE
     assert "cannot be asked" in result.message
+
+
+def test_stop_when_a_manager_does_not_list_its_units_then_is_no_success(root: StateRoot, ctl: Ctl) -> None:
+    """A unit of its that is about to start would be overlooked (contract R2.4)."""
+    ctl.lists(unknown=["the user manager: timed out"])
+
+    result = stop(root, CLAIM, 10)
+
+    assert result == Result(Code.STILL_THERE, "the user manager: timed out")
+
+
+@pytest.mark.parametrize(("answer", "is_known"), [("exit 0", True), (NO_BUS, False)])
+def test_units_when_listed_then_the_manager_that_does_not_answer_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, is_known: bool
+) -> None:
+    listed = unit._listed  # before the stub replaces it
+    ctl = Ctl(tmp_path, monkeypatch)
+    ctl.on("list-units", answer)
+    monkeypatch.setattr(Path, "is_dir", lambda _: True)
+    monkeypatch.setattr(Path, "exists", lambda _: False)
+
+    units, unknown = listed("the-loop-poll*.service", 10)
+
+    assert units == []
+    assert [reason.split(":")[1] for reason in unknown] == ([] if is_known else [" the system manager"])
 
 
 @pytest.mark.parametrize(
@@ -370,6 +395,14 @@ def test_unit_when_read_from_a_control_group_then_is_a_service_or_none(
 
 def test_unit_when_the_process_is_gone_then_is_none() -> None:
     assert unit_of(2**22) is None
+
+
+def test_unit_when_it_cannot_be_read_then_that_is_not_none(tmp_path: Path) -> None:
+    """It was taken for a plain process: signalled, and started again by its manager."""
+    (tmp_path / "cgroup").mkdir()
+
+    with pytest.raises(IsADirectoryError):
+        unit_of(f"..{tmp_path}")
 
 
 def test_state_when_the_manager_answers_then_is_read_from_its_properties(ctl: Ctl) -> None:

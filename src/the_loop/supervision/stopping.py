@@ -16,7 +16,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Final
 
-from the_loop.core.model import LoopError
+from the_loop.core.model import LoopError, explain
 from the_loop.lock import Probe, Sight, look, remove_stale_claim
 from the_loop.processes import Identity, pinned
 from the_loop.state import StateRoot
@@ -114,17 +114,16 @@ def restart(
         time.sleep(_PROBE_INTERVAL_S)
         sight = look(root.path, pidfile)
     before = _claimed_at(root.path / pidfile)
-    unit = unit_of(sight.holder.pid)
-    is_main = runs(unit, sight.holder, _left(until)) if unit is not None else False
-    if refusal := _refusal(sight) or (_unit_refusal(unit, is_main=is_main) if unit is not None else ""):
+    unit, unit_refusal = _unit_that_runs(sight.holder, until)
+    if refusal := _refusal(sight) or unit_refusal:
         return Result(Code.STILL_THERE, refusal)
     try:
         check(sight.holder)
     except LoopError as error:
-        by_force = f"; `{unit.command('restart')}` restarts it anyway" if unit is not None and is_main else ""
+        by_force = f"; `{unit.command('restart')}` restarts it anyway" if unit is not None else ""
         code = Code.MISCONFIGURED if error.exit_code == Code.MISCONFIGURED else Code.STILL_THERE
         return Result(code, f"not restarted, pid {sight.holder.pid} goes on: {error}{by_force}")
-    if unit is not None and is_main:
+    if unit is not None:
         finished = systemctl(unit, "restart", "--", unit.name, limit_s=max(1.0, until - time.monotonic()))
         if not finished.is_good:
             return Result(
@@ -144,15 +143,26 @@ def _end_holder(
 
     Returns why neither is possible, else "", and whether a unit was stopped: then no job of it is queued any more.
     """
-    unit = unit_of(holder.pid)
-    is_main = runs(unit, holder, _left(until)) if unit is not None else False
-    if unit is not None and (refusal := _unit_refusal(unit, is_main=is_main)):
+    unit, refusal = _unit_that_runs(holder, until)
+    if refusal:
         return refusal, False
-    if unit is None or not is_main:
+    if unit is None:
         _ask(root, pidfile, holder, asked=asked, until=until)
         return "", False
     asked.add(holder)
     return _stop_unit(unit, until), True
+
+
+def _unit_that_runs(holder: Identity, until: float) -> tuple[Unit | None, str]:
+    """The unit whose main process this is, None for a plain process; and why it is left alone, else ""."""
+    try:
+        unit = unit_of(holder.pid)
+    except OSError as error:
+        return None, f"cannot find out whether a unit runs pid {holder.pid}: {explain(error)}"
+    if unit is None:
+        return None, ""
+    is_main = runs(unit, holder, _left(until))
+    return (unit if is_main else None), _unit_refusal(unit, is_main=is_main)
 
 
 def _unit_refusal(unit: Unit, *, is_main: bool | None) -> str:

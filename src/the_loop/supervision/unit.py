@@ -69,10 +69,13 @@ class UnitState:
 
 
 def unit_of(pid: int | str) -> Unit | None:
-    """The service whose control group the process is in; None in a scope or slice, or if it cannot be read."""
+    """The service whose control group the process is in; None in a scope or slice, or if the process is gone.
+
+    Raises OSError if that cannot be found out.
+    """
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text("utf-8", "surrogateescape").splitlines()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return None
     paths = [line.partition("::")[2] for line in lines if line.startswith("0::")]
     paths += [line.partition(":name=systemd:")[2] for line in lines if ":name=systemd:" in line]
@@ -112,19 +115,18 @@ def state_of(unit: Unit, limit_s: float = _CALL_LIMIT_S) -> UnitState | None:
 def units_on_their_way(root: StateRoot, limit_s: float = _CALL_LIMIT_S) -> tuple[list[Unit], list[str]]:
     """Units that run a poller on this root or are about to, and why others could not be asked."""
     found: list[Unit] = []
-    unknown: list[str] = []
+    listed, unknown = _listed(POLL_UNITS, limit_s)
     remembered: Unit | None = None
     try:
         remembered = recorded_unit(root)
     except OSError as error:
         unknown.append(f"cannot find out which unit runs it: '{root.unit_record}': {error.strerror}")
-    for unit in [*_listed(POLL_UNITS, limit_s), *([remembered] if remembered else [])]:
+    for unit in [*listed, *([remembered] if remembered else [])]:
         if unit in found:
             continue
         state = state_of(unit, limit_s)
         if state is None:
-            if unit == remembered:
-                unknown.append(f"cannot find out the state of '{unit}': its manager cannot be asked")
+            unknown.append(f"cannot find out the state of '{unit}': its manager cannot be asked")
         elif state.is_up:
             try:
                 is_ours = is_of_root(unit, state, root)
@@ -140,7 +142,7 @@ def active_companions(root: StateRoot, limit_s: float = _CALL_LIMIT_S) -> list[s
     """Names of active timers and sockets that would start a poller on this root again."""
     names = []
     for pattern in ("the-loop-poll*.timer", "the-loop-poll*.socket"):
-        for unit in _listed(pattern, limit_s, "--state=active"):
+        for unit in _listed(pattern, limit_s, "--state=active")[0]:
             service = Unit(f"{unit.name.rpartition('.')[0]}.service", unit.scope, unit.uid)
             state = state_of(service, limit_s)
             with contextlib.suppress(OwnerUnknown):
@@ -270,22 +272,30 @@ def runs(unit: Unit, holder: Identity, limit_s: float = _CALL_LIMIT_S) -> bool |
 
 def active_system_units() -> list[str]:
     """Names of the active poller units of the system manager."""
-    units = _listed(POLL_UNITS, _CALL_LIMIT_S, "--state=active")
+    units, _ = _listed(POLL_UNITS, _CALL_LIMIT_S, "--state=active")
     return [unit.name for unit in units if unit.scope == "system"]
 
 
-def _listed(pattern: str, limit_s: float, *options: str) -> list[Unit]:
-    """The loaded units that match this pattern, of the system manager and our own user manager."""
+def _listed(pattern: str, limit_s: float, *options: str) -> tuple[list[Unit], list[str]]:
+    """The loaded units that match this pattern, of the system manager and our own user manager.
+
+    Also why one of these managers could not be asked.
+    """
     managers = [Unit("", "system")] if Path("/run/systemd/system").is_dir() else []
     if Path(f"/run/user/{os.geteuid()}/systemd/private").exists():
         managers.append(Unit("", "user", os.geteuid()))
-    units = []
+    units: list[Unit] = []
+    unknown = []
     for manager in managers:
         words = ("list-units", "--all", *options, "--plain", "--no-legend", "--", pattern)
         finished = systemctl(manager, *words, limit_s=limit_s)
+        if not finished.is_good:
+            whose = "the system manager" if manager.scope == "system" else "the user manager"
+            unknown.append(f"cannot find out which units are about to start a poller: {whose}: {finished.problem}")
+            continue
         names = [line.split()[0] for line in finished.out.splitlines() if line.split()]
-        units += [Unit(name, manager.scope, manager.uid) for name in names if finished.is_good]
-    return units
+        units += [Unit(name, manager.scope, manager.uid) for name in names]
+    return units, unknown
 
 
 def _manager_options(unit: Unit) -> Sequence[str]:
