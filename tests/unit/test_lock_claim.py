@@ -128,7 +128,7 @@ def test_look_when_the_claim_cannot_be_opened_is_unknown(root: Path, monkeypatch
             raise OSError(errno.EMFILE, "Too many open files")
         return opened(path, *flags)
 
-    monkeypatch.setattr(lock_module.os, "open", refuse)
+    monkeypatch.setattr("the_loop.lock.os.open", refuse)
 
     assert look(root, CLAIM).probe is Probe.UNKNOWN
 
