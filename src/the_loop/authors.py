@@ -227,12 +227,14 @@ def waiting_authors(tree: Mapping[str, Any]) -> list[Waiting]:
     ]
 
 
-def decide_author(path: Path, host: str, login: str, *, accepts: bool) -> list[str]:
+def decide_author(path: Path, name: str, *, accepts: bool) -> list[str]:
     """Pin the login to the account that came last, or reject all that wait. Returns the items to be read again.
 
-    Raises AuthorsUnusable; LoopError if no account waits under this login, or the configuration pins it.
+    `name` is LOGIN or HOST/LOGIN. Raises AuthorsUnusable; LoopError if no account waits under this login, or the
+    configuration pins it.
     """
     tree = read_authors(path)
+    host, login = _place(tree, name.casefold())
     part = _host(tree, host)
     known = part["logins"].get(login)
     if not known or not known.get("waiting"):
@@ -247,6 +249,18 @@ def decide_author(path: Path, host: str, login: str, *, accepts: bool) -> list[s
     _settle(part, known, int(latest) if accepts else known["id"], rejects=True)
     _write(path, tree)
     return refs
+
+
+def _place(tree: Mapping[str, Any], name: str) -> tuple[str, str]:
+    """The host and login that are meant. Raises LoopError if the login waits on several hosts."""
+    host, slash, login = name.rpartition("/")
+    if slash:
+        return host, login
+    hosts = {one.host for one in waiting_authors(tree) if one.login == login}
+    if len(hosts) > 1:
+        places = " or ".join(f"'{one}/{login}'" for one in sorted(hosts))
+        raise LoopError(f"'{login}' changed on several hosts", f"name one: {places}")
+    return next(iter(hosts), "api.github.com"), login
 
 
 def _settle(host: dict[str, Any], known: dict[str, Any], number: int, *, rejects: bool) -> None:

@@ -380,6 +380,7 @@ class Life:
             return
         requests = Requests(
             Overrides(self._ledgers, self._deliveries, self._dispatcher.running),
+            self._setup.root.authors,
             sources=lambda: [one.source for one in self._watched],
             wake=None if self._setup.once else self._wake_for,
             offer=self._dispatcher.offer,

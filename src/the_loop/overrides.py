@@ -149,15 +149,15 @@ class Overrides:
 
 def carry_out(overrides: Overrides, verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
     """The answer to a request `retry`, `settle` or `reset` (docs/development/formats.md). Raises LoopError."""
-    ref = _text(request, "ref")
+    ref = text_of(request, "ref")
     try:
         match verb:
             case "retry":
-                key = _text(request, "key") if request.get("key") is not None else None
+                key = text_of(request, "key") if request.get("key") is not None else None
                 retried = overrides.retry(ref, key)
                 return {"ref": ref, "retried": list(retried.keys), "already": list(retried.already)}
             case "settle":
-                return {"ref": ref, "settled": overrides.settle(ref, _text(request, "key"))}
+                return {"ref": ref, "settled": overrides.settle(ref, text_of(request, "key"))}
             case _:
                 overrides.reset(ref)
                 return {"ref": ref, "reset": True}
@@ -165,7 +165,8 @@ def carry_out(overrides: Overrides, verb: str, request: Mapping[str, Any]) -> di
         raise LoopError(f"cannot {verb} '{ref}': {explain(error)}") from error
 
 
-def _text(request: Mapping[str, Any], name: str) -> str:
+def text_of(request: Mapping[str, Any], name: str) -> str:
+    """A text of a request. Raises LoopError if it has none of this name."""
     value = request.get(name)
     if not isinstance(value, str) or not value:
         raise LoopError(f"the request has no '{name}'")

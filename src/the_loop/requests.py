@@ -7,10 +7,12 @@ they change takes effect at once: the item is offered, and its source is polled 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, Final, Protocol
 
+from the_loop.authors import decide_author
 from the_loop.core.model import LoopError, Note
-from the_loop.overrides import Overrides, carry_out
+from the_loop.overrides import Overrides, carry_out, text_of
 
 _MOST_NAMED: Final = 50
 
@@ -46,6 +48,7 @@ class Requests:
     def __init__(
         self,
         overrides: Overrides,
+        authors: Path,
         *,
         sources: Callable[[], Iterable[Named]],
         wake: Callable[[str | None], bool] | None,
@@ -53,6 +56,7 @@ class Requests:
         tell: Callable[[Note], None],
     ) -> None:
         self._overrides = overrides
+        self._authors = authors
         self._sources = sources
         self._wake = wake
         self._offer = offer
@@ -60,7 +64,8 @@ class Requests:
 
     def verbs(self) -> dict[str, Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]]:
         """The handlers by verb; each returns its answer, or raises LoopError."""
-        return {"wake": self.wake, "retry": self.retry, "settle": self.settle, "reset": self.reset}
+        own = {"wake": self.wake, "author": self.author}
+        return {**own, "retry": self.retry, "settle": self.settle, "reset": self.reset}
 
     async def wake(self, request: Mapping[str, Any]) -> dict[str, Any]:
         source = request.get("source")
@@ -73,6 +78,15 @@ class Requests:
         if not self._wake(source):
             raise LoopError(f"cannot wake '{source}': it is not polled now", "see `the-loop poll status`")
         return {"woken": names if source is None else [source]}
+
+    async def author(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Decide about a login that changed hands; its items are read again by a cycle of their source."""
+        login = text_of(request, "login")
+        items = decide_author(self._authors, login, accepts=request.get("accepts") is True)
+        for owner in {one.name for one in self._sources() if any(map(one.owns, items))}:
+            if self._wake is not None:
+                self._wake(owner)
+        return _short({"login": login, "items": items})
 
     async def retry(self, request: Mapping[str, Any]) -> dict[str, Any]:
         answer = carry_out(self._overrides, "retry", request)

@@ -87,6 +87,7 @@ class Life:
         **policy: Any,
     ) -> None:
         self.lives.append(self)
+        self.root = root
         self.told: list[Note] = []
         self.clock = clock or Clock()
         self.is_in_charge = True  # False: nothing is handed over

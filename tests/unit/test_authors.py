@@ -132,7 +132,7 @@ def test_login_that_is_pinned_by_hand_has_that_account_from_the_beginning(path: 
     assert len(one.meet([OTHER])) == 1
     assert one.pins == {"alice": Pin(1)}
     with pytest.raises(LoopError, match="the configuration pins it to account 1"):
-        decide_author(path, HOST, "alice", accepts=True)
+        decide_author(path, f"{HOST}/alice", accepts=True)
 
     two = authors(path, "alice#77")
     assert two.begin(None) == {"github:o/r#2"}
@@ -166,7 +166,7 @@ def test_decision_has_the_items_read_again_until_that_is_stored(path: Path, *, a
     one = authors(path)
     one.meet([ALICE, OTHER])
 
-    assert decide_author(path, HOST, "alice", accepts=accepts) == ["github:o/r#2"]
+    assert decide_author(path, f"{HOST}/alice", accepts=accepts) == ["github:o/r#2"]
 
     assert waiting_authors(read_authors(path)) == []
     shown = one.begin({"at": 1})
@@ -183,7 +183,7 @@ def test_decision_has_the_items_read_again_until_that_is_stored(path: Path, *, a
 def test_item_that_was_not_shown_is_read_again_later(path: Path) -> None:
     one = authors(path)
     one.meet([ALICE, OTHER, OTHER._replace(ref="github:o/r#3")])
-    decide_author(path, HOST, "alice", accepts=True)
+    decide_author(path, f"{HOST}/alice", accepts=True)
 
     one.begin(None)
     one.end(frozenset({"github:o/r#3"}), {"at": 1})
@@ -197,7 +197,7 @@ def test_accept_trusts_the_account_that_came_last_and_rejects_the_others(path: P
     for number in (1, 3, 2):
         one.meet([Met(f"github:o/r#{number}", "alice", number)])
 
-    decide_author(path, HOST, "alice", accepts=True)
+    decide_author(path, f"{HOST}/alice", accepts=True)
     one = authors(path)
     one.begin(None)
 
@@ -210,7 +210,7 @@ def test_decision_about_nobody_is_an_error_and_changes_nothing(path: Path) -> No
 
     for host, login in ((HOST, "alice"), (HOST, "bob"), ("elsewhere", "alice")):
         with pytest.raises(LoopError, match=f"no other account waits under '{login}' on {host}"):
-            decide_author(path, host, login, accepts=True)
+            decide_author(path, f"{host}/{login}", accepts=True)
 
     assert path.read_bytes() == before
 
@@ -277,7 +277,7 @@ def test_unknown_keys_are_kept(path: Path) -> None:
     path.write_text(json.dumps(tree))
 
     authors(path).meet([OTHER])
-    decide_author(path, HOST, "alice", accepts=True)
+    decide_author(path, f"{HOST}/alice", accepts=True)
 
     tree = read_authors(path)
     assert tree["more"] == tree["hosts"][HOST]["more"] == tree["hosts"][HOST]["logins"]["alice"]["more"] == [1]

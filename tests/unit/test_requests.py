@@ -14,9 +14,11 @@ from support.fakes import REFUSED, UNKNOWN, FakeRunner, FakeSource
 from support.fuse import Crash, Fuse
 from support.life import Life, files_of, idle, in_virtual_loop, live_item, next_life, no_space
 from the_loop import deliveries
+from the_loop.authors import read_authors
 from the_loop.core.ledger import Phase, Standing
 from the_loop.core.model import LoopError
 from the_loop.deliveries import Deliveries, claim
+from the_loop.durable import to_json_bytes, write_durably
 from the_loop.ledgers import Ledgers
 from the_loop.overrides import Overrides, carry_out
 from the_loop.requests import Requests, UnknownSource, WillNotCycle
@@ -35,6 +37,7 @@ class Asked:
         overrides = Overrides(life.ledgers, life.deliveries, life.dispatcher.running)
         self.verbs = Requests(
             overrides,
+            life.root.authors,
             sources=lambda: [one.source for one in life.watched],
             wake=self._wake if makes_cycles else None,
             offer=life.dispatcher.offer,
@@ -69,6 +72,28 @@ async def running_comment(root: StateRoot, runner: FakeRunner, source: FakeSourc
     source.write(A, make.entry(1))
     await life.cycle()
     return life
+
+
+# --- author ---
+
+
+@in_virtual_loop
+async def test_author_when_decided_then_the_file_says_so_and_the_source_of_its_items_is_polled(root: StateRoot) -> None:
+    life = Life(root, FakeRunner(), FakeSource("fake"))
+    waiting = {"77": {"since": "2026-01-01T00:00:00Z", "refs": [A]}}
+    login = {"id": 1, "since": "2026-01-01T00:00:00Z", "sources": ["fake"], "waiting": waiting}
+    tree = {"schema": 1, "hosts": {"api.github.com": {"logins": {"octocat": login}}}}
+    write_durably(root.authors, to_json_bytes(tree))
+    asked = Asked(life)
+
+    assert await asked("author", login="Octocat", accepts=True) == {"login": "Octocat", "items": [A]}
+
+    assert read_authors(root.authors)["hosts"]["api.github.com"]["logins"]["octocat"]["id"] == 77
+    assert asked.woken == ["fake"]
+    with pytest.raises(LoopError, match="no other account waits"):
+        await asked("author", login="octocat", accepts=False)
+    with pytest.raises(LoopError, match="has no 'login'"):
+        await asked("author", accepts=True)
 
 
 # --- wake ---

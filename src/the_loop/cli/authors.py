@@ -8,9 +8,9 @@ import shlex
 import click
 
 from the_loop.authors import Waiting, decide_author, read_authors, waiting_authors
-from the_loop.cli.common import Options, must_exist, take_lock, with_options
-from the_loop.core.model import LoopError, printable
-from the_loop.lock import LockHeld
+from the_loop.cli.common import Options, must_exist, with_options
+from the_loop.cli.deciding import decide
+from the_loop.core.model import printable
 from the_loop.state import StateRoot
 
 
@@ -55,8 +55,7 @@ def accept(options: Options, *, login: str) -> None:
     What it wrote is delivered. If several accounts had the login since, it is the
     last one that is trusted. LOGIN may be written as HOST/LOGIN.
     """
-    refs = _decide(options.root(), login, accepts=True)
-    print(f"accepted: {login}, {_items(refs)} to be read again")
+    print(f"accepted: {login}, {_decide(options.root(), login, accepts=True)} to be read again")
 
 
 @command.command()
@@ -68,8 +67,7 @@ def reject(options: Options, *, login: str) -> None:
     What it wrote is dropped as unauthorised. The pinned account goes on being
     trusted. LOGIN may be written as HOST/LOGIN.
     """
-    refs = _decide(options.root(), login, accepts=False)
-    print(f"rejected: {login}, {_items(refs)} to be read again")
+    print(f"rejected: {login}, {_decide(options.root(), login, accepts=False)} to be read again")
 
 
 def waiting_lines(waiting: list[Waiting]) -> list[str]:
@@ -80,48 +78,21 @@ def waiting_lines(waiting: list[Waiting]) -> list[str]:
         choices = f"the-loop authors reject {name}"
         if not one.is_pinned_by_hand:
             choices = f"the-loop authors accept {name}` or `{choices}"
-        was = f"it was {one.pinned}; {_items(one.refs)} with entries that wait"
+        was = f"it was {one.pinned}; {_items(len(one.refs))} with entries that wait"
         lines += [f"author changed: {one.login} is account {one.id} on {one.host}, {was}", f"  run `{choices}`"]
     return lines
 
 
-def _items(refs: tuple[str, ...] | list[str]) -> str:
-    return "1 item" if len(refs) == 1 else f"{len(refs)} items"
+def _items(count: int) -> str:
+    return "1 item" if count == 1 else f"{count} items"
 
 
-def _decide(root: StateRoot, name: str, *, accepts: bool) -> list[str]:
-    must_exist(root)
-    root.check_owner()
-    try:
-        lock = take_lock(root)
-    except LockHeld as held:
-        raise Running(held) from held
-    try:
-        host, login = _place(root, name.casefold())
-        return decide_author(root.authors, host, login, accepts=accepts)
-    finally:
-        lock.close()
-
-
-class Running(LoopError):
-    """A poller holds the lock; it would not see the decision before its next start."""
-
-    exit_code = 75
-
-    def __init__(self, held: LockHeld) -> None:
-        super().__init__(
-            f"cannot decide about authors while a poller is running ({held.problem})",
-            "run `the-loop poll stop`, then this command, then start it again: nothing is lost meanwhile",
-        )
-
-
-def _place(root: StateRoot, name: str) -> tuple[str, str]:
-    """The host and login that are meant. Raises LoopError if the login waits on several hosts."""
-    host, slash, login = name.rpartition("/")
-    if slash:
-        return host, login
-    hosts = {one.host for one in waiting_authors(read_authors(root.authors)) if one.login == login}
-    if len(hosts) > 1:
-        places = " or ".join(f"'{one}/{login}'" for one in sorted(hosts))
-        raise LoopError(f"'{login}' changed on several hosts", f"name one: {places}")
-    return next(iter(hosts), "api.github.com"), login
+def _decide(root: StateRoot, login: str, *, accepts: bool) -> str:
+    """How many items are read again, in words."""
+    answer = decide(
+        root,
+        "author",
+        {"login": login, "accepts": accepts},
+        lambda: {"items": decide_author(root.authors, login, accepts=accepts)},
+    )
+    return _items(len(answer.get("items", ())) + int(answer.get("more", 0)))

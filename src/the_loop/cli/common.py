@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -18,9 +17,8 @@ from the_loop.cli.help import CONFIG_HELP, DEBUG_HELP, STATE_ROOT_HELP, VERBOSE_
 from the_loop.config import ConfigError, Loaded, names_below
 from the_loop.config_file import find_file, load, peek_root
 from the_loop.core.model import LoopError
-from the_loop.lock import LockBusy, RunLock
 from the_loop.processes import Identity, execution_of
-from the_loop.state import PIDFILE, StateRoot
+from the_loop.state import StateRoot
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -118,18 +116,6 @@ def _config_option(argv: Sequence[str]) -> str | None:
         elif word.startswith("--config="):
             found = word.partition("=")[2]
     return found
-
-
-def take_lock(root: StateRoot) -> RunLock:
-    """The lock of this root, for a command that does the poller's work. Raises LockHeld while a poller is running."""
-    until = time.monotonic() + 1.0
-    while True:
-        try:
-            return RunLock.attempt(root.path, PIDFILE)
-        except LockBusy:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.02)
 
 
 def must_exist(root: StateRoot) -> None:

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import time
-from typing import Any, Final
+from typing import Any
 
 import click
 
 from the_loop.cli.common import Options, must_exist, with_options
+from the_loop.cli.deciding import decide
 from the_loop.core.ledger import Ledger, encode
 from the_loop.core.model import LoopError, Note, delivery_id, explain, printable
 from the_loop.deliveries import Deliveries
 from the_loop.ledgers import Ledgers, UnreadItem
-from the_loop.lock import LockBusy, LockHeld, Probe, RunLock, look
 from the_loop.overrides import Overrides, carry_out
-from the_loop.state import PIDFILE, StateRoot
-
-_STARTS_WITHIN_S: Final = 10.0  # a poller that takes the lock serves requests
-_PAUSE_S: Final = 0.05
+from the_loop.state import StateRoot
 
 
 @click.group("ledger")
@@ -126,42 +122,12 @@ def _read(root: StateRoot) -> Ledgers:
 
 
 def _decide(root: StateRoot, verb: str, request: dict[str, Any]) -> dict[str, Any]:
-    """Have the running poller carry it out, or, where none runs, do it under the lock. Raises LoopError.
-
-    A poller that is starting or stopping, or another command, holds the lock without answering: it is waited for.
-    """
-    from the_loop.supervision.asking import NothingServes, ask
-
-    must_exist(root)
-    if os.geteuid() != 0:
-        root.check_owner()  # root may ask for any user, and writes nothing itself
-    until = time.monotonic() + _STARTS_WITHIN_S
-    while True:
-        try:
-            return ask(root, verb, request)
-        except NothingServes:
-            is_over = time.monotonic() >= until
-        try:
-            return _under_lock(root, verb, request)
-        except (LockHeld, LockBusy):
-            if is_over:
-                raise
-        time.sleep(_PAUSE_S)
-
-
-def _under_lock(root: StateRoot, verb: str, request: dict[str, Any]) -> dict[str, Any]:
-    """Carry it out here. Raises LockHeld (exit code 75) or LockBusy while something holds the lock, LoopError."""
-    if root.path.stat().st_uid != os.geteuid() and (sight := look(root.path, PIDFILE)).probe is Probe.HELD:
-        raise LockHeld(root.pidfile, sight.holder)
-    root.check_owner()
-    lock = RunLock.attempt(root.path, PIDFILE)
-    try:
-        root.prepare_folders()
+    def here() -> dict[str, Any]:
         ledgers = Ledgers(root, _say, time.time)
         ledgers.load()
         return carry_out(Overrides(ledgers, Deliveries(root)), verb, request)
-    finally:
-        lock.close()
+
+    return decide(root, verb, request, here)
 
 
 def _get(ledgers: Ledgers, ref: str) -> Ledger:
