@@ -17,6 +17,7 @@ _STATES = {
     Standing.HELD: "held",
     Standing.GAVE_UP: "gave-up",
 }
+_UNDER_WAY = {Trace.NEVER_BEGUN: "waiting", Trace.DONE: "running"}  # it is being offered; its outcome is not recorded
 
 
 def work_of(ledgers: Ledgers, under_way: Mapping[tuple[str, str], tuple[Trace | None, float]]) -> list[dict[str, Any]]:
@@ -31,7 +32,8 @@ def work_of(ledgers: Ledgers, under_way: Mapping[tuple[str, str], tuple[Trace | 
             shown = {"ref": ledger.ref, "deliveryId": delivery_id(ledger.ref, key)}
             if (ledger.ref, key) in under_way:
                 trace, since = under_way[ledger.ref, key]
-                running.append({**shown, "state": str(trace or Trace.UNKNOWN), "since": timestamp(since)})
+                state = _UNDER_WAY.get(trace, str(trace)) if trace is not None else "unknown"
+                running.append({**shown, "state": state, "since": timestamp(since)})
             else:
                 others.append({**shown, **_waiting(entry)})
     return running + others

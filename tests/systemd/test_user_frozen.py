@@ -156,6 +156,24 @@ def test_delivery_that_begins_late_when_the_poller_has_a_new_life_then_is_waited
         assert [got.thread for got in loop.sink.got()] == [(), ()]  # the spawn had the bytes that were accepted
 
 
+def test_delivery_that_does_not_begin_is_shown_as_accepted_with_since_when(container: Container) -> None:
+    with Installed(container) as loop:
+        loop.item("a")
+        with standstill(loop):
+            loop.systemctl("start")
+            wait_until_accepted(loop)
+
+            (shown,) = loop.wait(
+                lambda: [work for work in loop.status()["work"] if work["state"] == "accepted"],
+                "a heartbeat that shows it",
+            )
+            told = loop.poll("status").stdout
+
+            assert shown["deliveryId"] == A_SPAWN
+            assert f"accepted by the service manager, not begun: {A_SPAWN}, since {shown['since']}" in told
+        loop.wait_until_settled([A_SPAWN])
+
+
 WAYS: Final = {
     "private socket": "DBUS_SESSION_BUS_ADDRESS=unix:path=/nowhere",
     "bus": "XDG_RUNTIME_DIR=%h",  # without systemd/private; the address of the bus is in the manager's environment
