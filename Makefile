@@ -39,7 +39,8 @@ lint: $(VENV)/.dev ## check style, formatting, types, shell scripts and spelling
 	@$(BIN)/codespell . .ci
 
 bench: $(VENV)/.dev ## measure what the README claims
-	@$(BIN)/python benchmarks/replay.py && $(BIN)/python benchmarks/scale.py && $(BIN)/python benchmarks/service.py
+	@for name in replay scale service delivery lives ended growth; do \
+		echo "== $$name" && $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 install: ## put units, catalog, sysusers.d and tmpfiles.d below DESTDIR, for a command in PREFIX/bin
 	@PYTHONPATH=src $(PYTHON) scripts/install_files.py "$(DESTDIR)" "$(PREFIX)"
