@@ -19,6 +19,7 @@ from the_loop.notices import Notices
 from the_loop.outbox import Outbox
 from the_loop.sources.base import Limited, Listing, SourceError, in_few_words
 from the_loop.state import StateRoot
+from the_loop.turns import Turns
 from the_loop.visits import Budget, Visits
 from the_loop.watched import Watched
 
@@ -70,9 +71,13 @@ class Cycle:
         budget = Budget(initial_syncs=0) if listing.is_short else Budget()
         if self._wait_of(watched) is not None:
             budget.exhaust()
+        turns = Turns()  # with many items each of these steps is long, also where nothing is new
+        await turns.are_given()
         errors, owed = await self._visits.all_of(watched, listing, budget, known.doubtful)
         self._succeed(watched, listing)
+        await turns.are_given()
         self._move_on(watched, Cursor(dict(listing.cursor), frozenset(owed), self._wait_of(watched)))
+        await turns.are_given()
         untold = await self._tell_give_ups(watched)
         return errors + untold + len(listing.faults)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from the_loop.blocks import MeasuredSelector, collect_seldom
 from the_loop.clocks import SystemClock
 from the_loop.config import Config, Loaded
 from the_loop.core.model import Note
@@ -38,12 +39,14 @@ class How:
 
 def run(root: StateRoot, loaded: Loaded, reload: Callable[[], Config], how: How) -> int:
     """Run a poller until it is told to stop; its exit code. Raises LoopError for what a person can act on."""
+    collect_seldom()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by whoever started us, children could not be waited for
     original = dict(os.environ)
     log = root.logs / "events.jsonl"
     trail = Trail(_sink(root, JsonLog(log), verbose=how.verbose), time.time)
     wakes = inherited_socket(os.environ)
     notifier = Notifier(os.environ, lambda problem: say(f"the-loop: {problem}"))
+    blocks = MeasuredSelector()
     setup = Setup(
         root=root,
         config=loaded.config,
@@ -56,9 +59,10 @@ def run(root: StateRoot, loaded: Loaded, reload: Callable[[], Config], how: How)
         wakes=wakes,
         path=str(loaded.file or "the embedded default"),
         clock=SystemClock(),
+        blocks=blocks,
     )
     try:
-        code, wants_restart = _run_to_the_end(_live(setup))
+        code, wants_restart = _run_to_the_end(_live(setup), blocks)
     except LockHeld as held:
         _blocked(root, log, held)
         raise
@@ -72,9 +76,9 @@ T = TypeVar("T")
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
 
 
-def _run_to_the_end(life: Coroutine[Any, Any, T]) -> T:
+def _run_to_the_end(life: Coroutine[Any, Any, T], selector: MeasuredSelector) -> T:
     """Like `asyncio.run`, but without waiting for a name server that hangs in a thread of the event loop's."""
-    loop = asyncio.new_event_loop()
+    loop = asyncio.SelectorEventLoop(selector)
     if sys.version_info < (3, 12):
         watcher = asyncio.PidfdChildWatcher()  # the default starts a thread for each child
         watcher.attach_loop(loop)

@@ -21,7 +21,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from the_loop.core.model import Kind, Outcome, Verdict, delivery_id
-from the_loop.durable import IrregularFile, read_json_object, to_json_line, write_durably
+from the_loop.durable import (
+    IrregularFile,
+    fsync_directory,
+    read_json_object,
+    to_json_line,
+    write_durably,
+)
 from the_loop.processes import Identity, boot_id, parse_identity
 from the_loop.state import StateRoot, unslug
 
@@ -94,14 +100,19 @@ class Deliveries:
     def write(self, stem: Path, payload: Mapping[str, Any]) -> None:
         """Replace the payload, under the lock if the event was offered before. Raises DeliveryRuns, OSError.
 
-        The one it replaces is of the number below, and must not have begun.
+        The one it replaces is of the number below, and must not have begun. A payload of a new event is durable after
+        the next `flush`: many are written with one.
         """
         if not _was_offered(stem):
-            _write_payload(stem, payload)
+            write_durably(beside(stem, "payload.json"), to_json_line(payload), flushes_name=False)
             return
         with claim(stem):
             _expect_not_begun(stem, payload["offer"] - 1)
             _write_payload(stem, payload)
+
+    def flush(self) -> None:
+        """Have the names of all payloads on disk. Raises OSError."""
+        fsync_directory(self._root.deliveries)
 
     def make_ready(self, stem: Path, payload: Mapping[str, Any]) -> None:
         """Have this payload in place. Raises DeliveryRuns, OSError."""

@@ -14,11 +14,17 @@ import stat
 from pathlib import Path
 from typing import Any
 
+import msgspec
 
-def write_durably(path: Path, content: bytes) -> None:
-    """Replace `path` with `content`; a power cut at any moment leaves the old file or the new one. Raises OSError."""
+
+def write_durably(path: Path, content: bytes, *, flushes_name: bool = True) -> None:
+    """Replace `path` with `content`; a power cut at any moment leaves the old file or the new one. Raises OSError.
+
+    Without `flushes_name` it is the new one only once the caller has flushed the directory, for many files at once.
+    """
     replace_file(path, content, sync=True)
-    fsync_directory(path.parent)
+    if flushes_name:
+        fsync_directory(path.parent)
 
 
 def replace_file(path: Path, content: bytes, *, sync: bool) -> None:
@@ -97,7 +103,10 @@ def read_regular(path: Path, limit: int = 64 << 20) -> bytes:
 
 def to_json_bytes(value: Any) -> bytes:
     """`value` as indented JSON in ASCII, which can be written under any locale."""
-    return json.dumps(value, indent=1).encode("ascii") + b"\n"
+    try:
+        return msgspec.json.format(json.dumps(value).encode("ascii"), indent=1) + b"\n"  # ten times as fast as `indent`
+    except msgspec.DecodeError:  # a number without a form in JSON, in a key that we do not know
+        return json.dumps(value, indent=1).encode("ascii") + b"\n"
 
 
 def to_json_line(value: Any) -> bytes:

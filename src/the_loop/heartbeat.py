@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from the_loop.blocks import MeasuredSelector
 from the_loop.clocks import Clock
 from the_loop.core.ledger import Standing
 from the_loop.core.model import epoch, span, timestamp
@@ -22,11 +23,22 @@ WORK_SHOWN: Final = 200
 class Health:
     """The heartbeat of this run. Until a source was polled, what the last run left of it is shown."""
 
-    def __init__(self, root: StateRoot, holder: Identity, clock: Clock, runtime: Path | None = None) -> None:
-        """With `runtime`, a directory in memory, beats go there, and to the root only when an outcome changes."""
+    def __init__(
+        self,
+        root: StateRoot,
+        holder: Identity,
+        clock: Clock,
+        runtime: Path | None = None,
+        blocks: MeasuredSelector | None = None,
+    ) -> None:
+        """With `runtime`, a directory in memory, beats go there, and to the root only when an outcome changes.
+
+        `blocks`: what the event loop measures of itself.
+        """
         self.left_alone: list[str] = []  # what has ledgers and no source
         self.configuration = ""  # the file in force
         self._runtime = runtime
+        self._blocks = blocks
         self._copied: tuple[Any, ...] | None = None
         self._root = root
         self._holder = holder
@@ -63,6 +75,7 @@ class Health:
             "heldItems": ledgers.held(),
             "leftAlone": self.left_alone,
             "paused": pause_reason or None,
+            "longestBlock": None if self._blocks is None else self._blocks.longest(),
         }
         content = to_json_bytes(beat)
         if self._runtime is not None:
@@ -162,7 +175,7 @@ def read_heartbeat(root: StateRoot) -> dict[str, Any]:
 
 def _shaped(beat: dict[str, Any]) -> dict[str, Any]:
     """`beat` without values of a wrong type: a damaged heartbeat must not keep the rest from being shown."""
-    kinds: dict[str, type] = {"sources": list, "heldItems": dict, "leftAlone": list, "work": list}
+    kinds: dict[str, type] = {"sources": list, "heldItems": dict, "leftAlone": list, "work": list, "longestBlock": dict}
     kinds |= dict.fromkeys(("pending", "uncertain", "held", "gaveUp", "pid", "starttime"), int)
     kinds |= dict.fromkeys(("since", "lastGoodCycleAt", "paused", "writtenAt", "configuration"), str)
     shaped: dict[str, Any] = {name: value for name, value in beat.items() if isinstance(value, kinds.get(name, object))}

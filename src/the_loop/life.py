@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from the_loop import wiring
+from the_loop.blocks import MeasuredSelector, keep_what_lives
 from the_loop.charge import Charge
 from the_loop.clocks import Clock
 from the_loop.config import Config, ConfigError, SourceSection, source_name
@@ -51,6 +52,7 @@ from the_loop.watched import Watched
 from the_loop.work import work_of
 
 _UNIT_DRAIN_S: Final = 60.0
+_NAMED: Final = 200  # events that were not begun; the others are counted: a stop does not wait for their telling
 _STATUS_S: Final = 1.0  # between two STATUS= lines
 
 
@@ -69,6 +71,7 @@ class Setup:
     wakes: socket.socket | None  # the manager's
     path: str  # of the configuration, for messages
     clock: Clock
+    blocks: MeasuredSelector | None = None  # of the event loop that it runs in
 
 
 @dataclass(slots=True)
@@ -91,7 +94,8 @@ class Life:
         self._said_status_s = float("-inf")  # by the loop's clock
         self._status_due: asyncio.TimerHandle | None = None
         setup.root.prepare_folders()
-        self._health = Health(setup.root, lock.identity, setup.clock, runtime_directory(setup.environ))
+        runtime = runtime_directory(setup.environ)
+        self._health = Health(setup.root, lock.identity, setup.clock, runtime, setup.blocks)
         self._health.configuration = setup.path
         self._charge = Charge(lock, self.tell, self._on_lost)
         self.tell(Note("poller.started", {"path": str(lock.claim), "pid": lock.identity.pid, "uid": os.geteuid()}))
@@ -158,6 +162,7 @@ class Life:
                 self._dispatcher.adopt(offer)
         self._health.left_alone = left_alone(self._ledgers, self._watched)
         self._is_taken_up = True
+        keep_what_lives()
         self._beat()
         self._answer()
         return True
@@ -248,7 +253,7 @@ class Life:
         report = await self._dispatcher.stop(releases=not self._charge.is_lost)
         for delivery in report.left_running:
             self.tell(Note("dispatch.left_running", {"deliveryId": delivery}))
-        for delivery in report.abandoned:
+        for delivery in report.abandoned[:_NAMED]:
             self.tell(Note("dispatch.abandoned", {"deliveryId": delivery}))
         if report.abandoned:
             self.tell(Note("poll.attempts_released", {"count": len(report.abandoned)}))
@@ -423,6 +428,7 @@ class Life:
         self._retries.note_change()
 
     def _on_progress(self) -> None:
+        keep_what_lives()
         self._vitals.note_change()
         self._beat()
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import Any
 
@@ -33,6 +34,7 @@ from the_loop.core.outcomes import Policy, conclude, is_due, never_begun, withou
 from the_loop.deliveries import Deliveries, outcome_of
 from the_loop.ledgers import HeldItem, Ledgers
 from the_loop.runners.base import Offer, Runner, Status, Trace
+from the_loop.turns import Turns
 
 
 class Outbox:
@@ -120,22 +122,47 @@ class Outbox:
         offers = [self.offer_of(ref, key, entry) for key, entry in pending.items() if entry.state.is_offered]
         return [offer for offer in offers if self.inspect(offer).trace is not Trace.NEVER_BEGUN]
 
-    def commit(self, decision: Decision) -> None:
-        """Put a decision on disk, in its order. Raises OSError; what was written before that does no harm.
+    async def lay_out(self, before: Ledger | None, decision: Decision) -> frozenset[str]:
+        """Write the payloads of new events while others have turns; their keys. Raises OSError.
 
-        Raises DeliveryRuns where an event that is built anew or withdrawn runs after all: then nothing is decided.
+        Nothing refers to them before the decision is committed. It has to be made again if `before`, the ledger that
+        it was made on, is not the present one any more.
+        """
+        known = {} if before is None else before.poll.pending
+        pending = {} if decision.ledger is None else decision.ledger.poll.pending
+        new = [event for event in decision.events if event.key not in known]
+        turns = Turns()
+        await turns.are_given(now=True)
+        for event in new:
+            self._write_payload(event, pending[event.key])
+            await turns.are_given()
+        if new:
+            self._deliveries.flush()
+        return frozenset(event.key for event in new)
+
+    def commit(self, decision: Decision, laid_out: AbstractSet[str] = frozenset()) -> None:
+        """Put a decision on disk, in its order, and tell it. Raises as `record`."""
+        self.record(decision, laid_out)
+        for note in decision.notes:
+            self._tell(note)
+
+    def record(self, decision: Decision, laid_out: AbstractSet[str] = frozenset()) -> None:
+        """Put a decision on disk, in its order: events with these keys are `laid_out` already.
+
+        Raises OSError; what was written before that does no harm. Raises DeliveryRuns where an event that is built
+        anew or withdrawn runs after all: then nothing is decided.
         """
         if decision.ledger is not None:
             ref = decision.ledger.ref
             for key, number in decision.withdrawn.items():
                 self._deliveries.withdraw_offer(self._deliveries.stem(ref, key), number)
-            for event in decision.events:
-                self._write_payload(event, decision.ledger.poll.pending[event.key])
+            if events := [event for event in decision.events if event.key not in laid_out]:
+                for event in events:
+                    self._write_payload(event, decision.ledger.poll.pending[event.key])
+                self._deliveries.flush()
             self._ledgers.save(decision.ledger)
             for key in decision.withdrawn:
                 self._deliveries.remove(self._deliveries.stem(ref, key))
-        for note in decision.notes:
-            self._tell(note)
 
     def is_due(self, entry: Pending) -> bool:
         """True if the event's wait is over. In a single run a refusal waits for the next run, not for a time."""

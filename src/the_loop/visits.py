@@ -5,13 +5,15 @@ A stop cancels between two items, so never inside one. An item that fails costs 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
 from the_loop.core.decide import View, decide, wants_thread
+from the_loop.core.guards import Rules
 from the_loop.core.ledger import Ledger, Phase, Standing
 from the_loop.core.model import Note, Presence, explain
 from the_loop.deliveries import DeliveryRuns
@@ -24,6 +26,7 @@ from the_loop.watched import Watched
 
 INITIAL_SYNCS: Final = 50  # of one source in one cycle, so that known items are not kept waiting (contract R6.9)
 _THREADS: Final = 200  # of known items that need a full re-read, for the same reason
+_AT_ONCE: Final = 16  # events and notes of one item that are dealt with in one go
 _PATIENCE: Final = 10  # threads of one poll that could not be read, before no more are asked for
 
 
@@ -142,11 +145,35 @@ class Visits:
             ledger = self._ledgers.get(ref)  # an outcome may have been recorded meanwhile
             view = self._view(ledger, sighting)
             view = replace(view, item=thread.item or view.item, thread=thread.entries)
-        self._outbox.commit(decide(ledger, view, watched.rules))
+        await self._decide(sighting, ledger, view, watched.rules)
         if view.thread is not None:
             owed.discard(ref)
         self._dispatcher.offer(ref)
         return True
+
+    async def _decide(self, sighting: Sighting, ledger: Ledger | None, view: View, rules: Rules) -> None:
+        """Decide, and have it on disk. If there is much to write, others have turns, and it is decided again."""
+        decision = decide(ledger, view, rules)
+        laid_out: frozenset[str] = frozenset()
+        while len(decision.events) + len(decision.notes) > _AT_ONCE:
+            laid_out = await self._outbox.lay_out(ledger, decision)
+            if (now := self._ledgers.get(sighting.ref)) is ledger:
+                break
+            ledger, view = now, replace(self._view(now, sighting), item=view.item, thread=view.thread)
+            decision = decide(ledger, view, rules)
+        self._outbox.record(decision, laid_out)
+        await self._tell_all(decision.notes)
+
+    async def _tell_all(self, notes: Sequence[Note]) -> None:
+        """All of them, also if a stop takes hold in between: what they tell has happened."""
+        turns, left = Turns(), deque(notes)
+        try:
+            while left:
+                self._tell(left.popleft())
+                await turns.are_given()
+        finally:
+            for note in left:
+                self._tell(note)
 
     def _view(self, ledger: Ledger | None, sighting: Sighting) -> View:
         spawn = None if ledger is None else ledger.poll.pending.get(ledger.spawn_key)

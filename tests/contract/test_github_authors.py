@@ -114,8 +114,8 @@ async def test_pin_is_on_disk_before_the_first_event_is(tmp_path: Path) -> None:
     world = scene(tmp_path)
     world.add_issue(author="octocat")
     seen = []
-    commit = world.outbox.commit
-    world.outbox.commit = lambda decision: (seen.append(pins(world)), commit(decision))  # type: ignore[method-assign, assignment, func-returns-value]
+    record = world.outbox.record
+    world.outbox.record = lambda *what: (seen.append(pins(world)), record(*what))  # type: ignore[method-assign, assignment, func-returns-value]
 
     await world.cycle()
 

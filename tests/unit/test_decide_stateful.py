@@ -100,6 +100,9 @@ class MemoryDeliveries:
 
     make_ready = write
 
+    def flush(self) -> None:
+        """Memory needs none."""
+
     def withdraw_offer(self, stem: Path, number: int) -> int:
         if (payload := self.payload(stem)) is not None:
             self.write(stem, {**payload, "offer": number + 1})

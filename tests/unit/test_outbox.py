@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support import factories as make
-from support.fakes import REFUSED, UNKNOWN, FakeRunner, FakeSource, comments
+from support.fakes import DELIVERED, REFUSED, UNKNOWN, FakeRunner, FakeSource, comments
 from support.fuse import Fuse
 from support.life import (
     Life,
@@ -98,6 +100,35 @@ async def test_ledger_that_cannot_be_written_hands_nothing_over_and_tells_nothin
     monkeypatch.undo()
     await life.cycle()
     assert runner.ids() == [SPAWN, ONE]
+
+
+@in_virtual_loop
+async def test_many_events_when_an_outcome_comes_while_they_are_written_then_both_are_recorded(
+    root: StateRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writing them gives others a turn: what was decided before that may not be the last word."""
+    source, runner = FakeSource(), FakeRunner()
+    life = await live_item(root, runner, source)
+    runner.script = {ONE: [None]}
+    source.write(REF, *comments(1))
+    await life.cycle()
+    assert runner.going() == [ONE]
+    written = life.deliveries.write
+
+    def writing(stem: Path, payload: Mapping[str, Any]) -> None:
+        if runner.going() == [ONE]:
+            runner.finish(ONE)
+            life.outbox.conclude(life.dispatcher.under_way()[0][0], DELIVERED)
+        written(stem, payload)
+
+    monkeypatch.setattr(life.deliveries, "write", writing)
+    source.write(REF, *comments(*range(2, 40)))
+    await life.cycle()
+    await idle()
+
+    assert runner.ids() == [SPAWN, *(f"{REF}/comment:{number}" for number in range(1, 40))]
+    assert life.ledger(REF).poll.pending == {}
+    assert files_of(root) == []
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------

@@ -219,7 +219,7 @@ def _in_words(report: dict[str, Any], cause: str) -> list[str]:
 
 _OF_HEARTBEAT: Final = (
     *("configuration", "lastGoodCycleAt", "pending", "uncertain", "held", "gaveUp"),
-    *("work", "workOmitted", "heldItems", "leftAlone", "paused"),
+    *("work", "workOmitted", "heldItems", "leftAlone", "paused", "longestBlock"),
 )
 _COUNTS: Final = {"pending": "pending", "uncertain": "outcome unknown", "held": "held", "gaveUp": "given up"}
 

@@ -96,6 +96,7 @@ class DirectorySource:
         if self._needs_rescan(folders, known):
             await asyncio.sleep(self._settle_s)
             folders = await self._scan(turns)
+        await turns.are_given()
         is_same = inbox == old.get("inbox")
         expected = {ref for ref, one in known.items() if one.is_open}
         if not is_same and expected and not any(self._ref(name) in expected for name in folders):
@@ -115,17 +116,19 @@ class DirectorySource:
                 new["folders"][name] = before
             elif sighting is not None:
                 self._bodies[sighting.ref] = _name_in(sighting.url)
-                rows, record, more = self._compare(folder, before, sighting)
+                rows, record, more = await self._compare(folder, before, sighting, turns)
                 sightings.append(Sighting(sighting.ref, Presence.LISTED, sighting, rows=rows))
                 new["folders"][name] = record
                 notes += more
+        await turns.are_given()
         listed = len(sightings)
         sightings += self._departures(missing)
         return Listing(sightings, new, listed, faults, notes)
 
     async def thread(self, ref: str) -> Thread:
         name = ref.removeprefix(self._prefix)
-        folder = self._scan_folder(self._folder_path(name))
+        turns = Turns()
+        folder = await self._scan_folder(self._folder_path(name), turns)
         if folder is not None and folder.problem:
             raise SourceError(f"cannot read '{self._folder_path(name)}': {folder.problem}")
         if folder is not None and folder.unnamed:
@@ -134,9 +137,13 @@ class DirectorySource:
         if folder is None or item is None:
             return Thread(None, ())
         chosen = _name_in(item.url)
-        entries = [self._entry(file) for file in folder.files.values() if file.name != chosen]
+        entries = []
+        for file in folder.files.values():
+            await turns.are_given()
+            if file.name != chosen and (text := read_text(file)) is not None:
+                entries.append(_as_entry(file, text, renamed_from=()))
         body = read_text(folder.files[chosen]) if chosen in folder.files else NO_TEXT
-        return Thread(_with_body(item, body), [entry for entry in entries if entry is not None])
+        return Thread(_with_body(item, body), entries)
 
     async def close(self) -> None:
         """Does nothing: no file is kept open."""
@@ -159,21 +166,22 @@ class DirectorySource:
         found = {}
         for name in names:
             await turns.are_given()
-            folder = self._scan_folder(self._path / os.fsdecode(name))
+            folder = await self._scan_folder(self._path / os.fsdecode(name), turns)
             if folder is not None:
                 found[encode_name(name)] = folder
         return found
 
-    def _scan_folder(self, path: Path) -> _Folder | None:
+    async def _scan_folder(self, path: Path, turns: Turns) -> _Folder | None:
         """The files of one folder, or why they cannot be read; None if the folder is gone."""
         folder = _Folder()
         try:
-            found = path.lstat()
+            found = os.lstat(path)
             trusted = self._is_trusted(found)
             if trusted is None:
                 return _Folder(problem=_unnamed(found.st_uid))
             with os.scandir(os.fsencode(path)) as entries:
                 for entry in entries:
+                    await turns.are_given()
                     with contextlib.suppress(FileNotFoundError):
                         self._sort_in(folder, path, entry, is_trusted=trusted)
         except FileNotFoundError:
@@ -261,8 +269,8 @@ class DirectorySource:
             created_at=_when(file.modified_s) if file else "",
         )
 
-    def _compare(
-        self, folder: _Folder, before: Mapping[str, Any], item: WorkItem
+    async def _compare(
+        self, folder: _Folder, before: Mapping[str, Any], item: WorkItem, turns: Turns
     ) -> tuple[list[Entry], dict[str, Any], list[Note]]:
         """The new rows of a folder, its new part of the cursor, and the edits and ignored files to log."""
         old = {key: value for key, value in _object(before.get("files")).items() if isinstance(value, list)}
@@ -276,6 +284,7 @@ class DirectorySource:
         }
         rows, notes = [], []
         for file in folder.files.values():
+            await turns.are_given()
             signature, digest = (old[file.name][0], old[file.name][1]) if file.name in old else (None, None)
             if signature == list(file.signature):
                 continue
@@ -312,10 +321,6 @@ class DirectorySource:
         for ref, since in missing.items():
             if self._now() - since >= self._settle_s:
                 yield Sighting(ref, Presence.GONE, reason="deleted")
-
-    def _entry(self, file: File) -> Entry | None:
-        text = read_text(file)
-        return None if text is None else _as_entry(file, text, renamed_from=())
 
     def _ref(self, name: str) -> str:
         return f"{self._prefix}{name}"
