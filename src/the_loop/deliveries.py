@@ -25,6 +25,7 @@ from the_loop.durable import (
     IrregularFile,
     fsync_directory,
     read_json_object,
+    read_regular,
     to_json_line,
     write_durably,
 )
@@ -104,7 +105,7 @@ class Deliveries:
         the next `flush`: many are written with one.
         """
         if not _was_offered(stem):
-            write_durably(beside(stem, "payload.json"), to_json_line(payload), flushes_name=False)
+            write_durably(beside(stem, "payload.json"), to_payload(payload), flushes_name=False)
             return
         with claim(stem):
             _expect_not_begun(stem, payload["offer"] - 1)
@@ -115,9 +116,13 @@ class Deliveries:
         fsync_directory(self._root.deliveries)
 
     def make_ready(self, stem: Path, payload: Mapping[str, Any]) -> None:
-        """Have this payload in place. Raises DeliveryRuns, OSError."""
+        """Have this payload in place, in the form that the keeper reads. Raises DeliveryRuns, OSError."""
         with claim(stem):
-            if payload != self.payload(stem):
+            try:
+                is_there = read_regular(beside(stem, "payload.json")) == to_payload(payload)
+            except (FileNotFoundError, IrregularFile):
+                is_there = False
+            if not is_there:
                 _write_payload(stem, payload)
 
     def withdraw_offer(self, stem: Path, number: int) -> int:
@@ -188,8 +193,13 @@ def _expect_not_begun(stem: Path, number: int) -> None:
         raise DeliveryRuns(stem.name)
 
 
+def to_payload(payload: Mapping[str, Any]) -> bytes:
+    """The content of a payload file. It begins with the number of the offer, which the keeper compares."""
+    return to_json_line({"schema": 1, "offer": payload.get("offer"), **payload})
+
+
 def _write_payload(stem: Path, payload: Mapping[str, Any]) -> None:
-    write_durably(beside(stem, "payload.json"), to_json_line(payload))
+    write_durably(beside(stem, "payload.json"), to_payload(payload))
 
 
 def _was_offered(stem: Path) -> bool:

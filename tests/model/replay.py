@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -39,6 +39,7 @@ from the_loop.recovery import Recovery
 from the_loop.runners import exec as exec_module
 from the_loop.runners import keeper as keeper_module
 from the_loop.runners.base import Offer, Status
+from the_loop.runners.endings import Changes
 from the_loop.runners.exec import Command, ExecRunner
 from the_loop.state import StateRoot
 
@@ -445,7 +446,9 @@ class _Manager:
     def name(self, offer: Offer) -> str:
         return f"{offer.number}.service"
 
-    async def start(self, offer: Offer, argv: Sequence[str], *, limit_s: int, lock_fd: int) -> None:
+    async def start(
+        self, offer: Offer, argv: Sequence[str], about: Mapping[str, str], *, limit_s: int, lock_fd: int
+    ) -> None:
         script = self._script
         script.step("poller.ask")
         script.message, script.answer = (offer, os.dup(lock_fd)), ""
@@ -486,6 +489,7 @@ def replay(names: Sequence[str], root: StateRoot) -> tuple[Script, Ledger | None
     with contextlib.ExitStack() as stack:
         stack.callback(script.close)
         stack.enter_context(mock.patch.object(exec_module, "asyncio", loop))
+        stack.enter_context(mock.patch.object(Changes, "wait", script.wait))
         stack.enter_context(mock.patch.object(handover_module, "asyncio", loop))
         stack.enter_context(mock.patch.object(dispatcher_module, "HandOver", Waiting))
         stack.enter_context(mock.patch.object(dispatcher_module, "_AGAIN_S", 1e6))  # the model says when

@@ -11,7 +11,8 @@ from typing import Any
 
 from support.fakes import DELIVERED
 from the_loop.core.model import Outcome
-from the_loop.deliveries import outcome_of
+from the_loop.deliveries import beside, outcome_of
+from the_loop.durable import read_json_object
 from the_loop.runners import keeper as keeper_module
 from the_loop.runners.base import Offer
 from the_loop.runners.exec import Command, ExecRunner
@@ -46,7 +47,9 @@ class Keepers:
     def name(self, offer: Offer) -> str:
         return f"{offer.number}.service"
 
-    async def start(self, offer: Offer, argv: Sequence[str], *, limit_s: int, lock_fd: int) -> None:
+    async def start(
+        self, offer: Offer, argv: Sequence[str], about: Mapping[str, str], *, limit_s: int, lock_fd: int
+    ) -> None:
         """The steps of `keeper.main`, up to the end of a command that ends at once."""
         left = self.script.get(offer.delivery_id, [])
         answer = left[0] if left else DELIVERED
@@ -56,7 +59,8 @@ class Keepers:
         try:
             keeper_module.check_offer(stem, offer.number)
             keeper_module.create(started, going.mark)
-            payload = keeper_module.check_offer(stem, offer.number, mark=started)
+            keeper_module.check_offer(stem, offer.number, mark=started)
+            payload = read_json_object(beside(offer.stem, "payload.json"))
         except (OSError, ValueError, keeper_module.LateKeeper):
             self.kill(offer.delivery_id)
             return

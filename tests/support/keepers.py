@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from support.processes import LIMIT_S, Child, command, is_alive, wait_until
 from the_loop import runners
 from the_loop.core.model import Outcome
-from the_loop.deliveries import claim, is_locked
+from the_loop.deliveries import claim, is_locked, to_payload
 from the_loop.runners.base import Offer, Status
-from the_loop.runners.exec import Command, ExecRunner
+from the_loop.runners.exec import Command, ExecRunner, variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -68,7 +68,7 @@ class Delivery:
     def write_payload(self, offer: int = 1, **fields: Any) -> None:
         known = {"deliveryId": "d:1/comment:1", "kind": "comment", "ref": "d:1", "url": "u", "author": "alice"}
         payload = {**known, "attempt": 1, "redelivery": False, "offer": offer, "body": "text", **fields}
-        self.file("payload.json").write_text(json.dumps(payload))
+        self.file("payload.json").write_bytes(to_payload(payload))
 
     def argv(
         self,
@@ -86,6 +86,7 @@ class Delivery:
         """Run the keeper to its end; its exit code. `run` goes to `subprocess.run`."""
         argv = self.argv(*program, **place)
         options = {"timeout": LIMIT_S, "capture_output": True, "text": True, **(run or {})}
+        options["env"] = {**options.get("env", os.environ), **variables(read(self.file("payload.json")) or {})}
         with contextlib.nullcontext() if "stdin" in options else claim(self.stem) as lock:
             done = subprocess.run(argv, check=False, **{"stdin": lock, **options})
         assert "Traceback" not in done.stderr, done.stderr
@@ -142,7 +143,13 @@ class Scene(Delivery):
 
     def deliver(self, script: str, number: int = 1, **fields: Any) -> Outcome:
         self.write_payload(offer=number)
-        return asyncio.run(self.runner(script, **fields).deliver(self.offer(number)))
+        return asyncio.run(self._deliver(self.runner(script, **fields), self.offer(number)))
+
+    async def _deliver(self, runner: ExecRunner, offer: Offer) -> Outcome:
+        try:
+            return await runner.deliver(offer)
+        finally:
+            await runner.close()
 
     def inspect(self, number: int = 1) -> Status:
         return self.runner().inspect(self.offer(number))

@@ -106,7 +106,7 @@ def test_offer_that_was_withdrawn_has_a_higher_number_in_its_payload(deliveries:
     deliveries.write(stem, {"offer": 3, "body": "text"})
 
     assert deliveries.withdraw_offer(stem, 3) == 4
-    assert deliveries.payload(stem) == {"offer": 4, "body": "text"}
+    assert deliveries.payload(stem) == {"schema": 1, "offer": 4, "body": "text"}
 
 
 def test_offer_when_it_was_withdrawn_before_a_crash_is_not_counted_twice(deliveries: Deliveries, stem: Path) -> None:
@@ -121,7 +121,7 @@ def test_offer_of_an_event_that_was_never_handed_over_keeps_its_number(deliverie
     deliveries.write(stem, {"offer": 1})
 
     assert deliveries.withdraw_offer(stem, 1) == 1
-    assert deliveries.payload(stem) == {"offer": 1}
+    assert deliveries.payload(stem) == {"schema": 1, "offer": 1}
 
 
 def test_offer_that_is_under_way_is_neither_withdrawn_nor_written_anew(deliveries: Deliveries, stem: Path) -> None:
@@ -133,7 +133,7 @@ def test_offer_that_is_under_way_is_neither_withdrawn_nor_written_anew(deliverie
         with pytest.raises(DeliveryRuns):
             deliveries.write(stem, {"offer": 2})
 
-    assert deliveries.payload(stem) == {"offer": 1}
+    assert deliveries.payload(stem) == {"schema": 1, "offer": 1}
 
 
 def test_marks_of_another_offer_are_removed_and_those_of_this_one_are_not(stem: Path) -> None:

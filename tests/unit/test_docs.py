@@ -23,6 +23,7 @@ from the_loop.cli.events import _in_words
 from the_loop.core import ledger
 from the_loop.core.model import Entry, Event, Kind
 from the_loop.runners import keeper
+from the_loop.runners.exec import variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -317,11 +318,11 @@ def test_delivery_page_when_its_sample_is_read_has_the_fields_of_a_payload() -> 
     assert list(shown["thread"][0]) == list(payload()["thread"][0])
 
 
-def test_delivery_page_when_it_lists_the_environment_it_is_the_keepers() -> None:
+def test_delivery_page_when_it_lists_the_environment_then_it_is_the_receivers() -> None:
     part = next(part for part in read("docs/usage/delivery.md").split("\n## ") if part.startswith("Environment"))
     listed, _, passed_on = part.partition("Of the poller's own environment")
 
-    assert set(re.findall(r"`(THE_LOOP_\w+)`", listed)) == set(keeper.variables({}))
+    assert set(re.findall(r"`(THE_LOOP_\w+)`", listed)) == set(variables({}))
     assert set(re.findall(r"`([A-Z_]+)`", passed_on)) == keeper.PASSED_ON
 
 

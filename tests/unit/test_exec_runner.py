@@ -127,7 +127,12 @@ def test_many_deliveries_leave_no_descriptor_and_no_child_behind(tmp_path: Path)
     others = set(children_of(os.getpid()))
 
     async def all_at_once() -> list[Outcome]:
-        outcomes = await asyncio.gather(*(one.runner("exit 0").deliver(one.offer()) for one in scenes))
+        runners = [one.runner("exit 0") for one in scenes]
+        outcomes = await asyncio.gather(
+            *(runner.deliver(one.offer()) for runner, one in zip(runners, scenes, strict=True))
+        )
+        for runner in runners:
+            await runner.close()
         async with asyncio.timeout(30):
             while set(children_of(os.getpid())) - others:  # noqa: ASYNC110 (a keeper ends after its outcome is there)
                 await asyncio.sleep(0.01)

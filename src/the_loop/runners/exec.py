@@ -18,16 +18,32 @@ from pathlib import Path
 from typing import Any, Final
 
 from the_loop.backoff import growing
-from the_loop.core.model import Note, Outcome, Verdict
-from the_loop.deliveries import DeliveryRuns, claim, is_locked, is_started, keeper_of, outcome_of, remove_old_marks
+from the_loop.core.guards import OWN_MARKER
+from the_loop.core.model import Note, Outcome, Verdict, explain
+from the_loop.deliveries import (
+    DeliveryRuns,
+    beside,
+    claim,
+    is_locked,
+    is_started,
+    keeper_of,
+    outcome_of,
+    remove_old_marks,
+)
+from the_loop.durable import read_json_object
 from the_loop.manager import UNIT_EXISTS, ManagerError, NoAnswer, NoManager, Refused
-from the_loop.processes import pinned
 from the_loop.runners.base import Offer, Status, Trace
-from the_loop.runners.keeper import passed_on
+from the_loop.runners.endings import Endings
+from the_loop.runners.keeper import passed_on, to_bytes
 from the_loop.runners.units import Units
 
 KEEPER: Final = Path(__file__).with_name("keeper.py")
-_WAITS_S: Final = (0.002, 0.25)  # a keeper is there within milliseconds, or the manager is slow
+_WAITS_S: Final = (0.002, 0.25)  # until the keeper of an earlier offer has ended
+_VARIABLES: Final = (
+    *(("ID", "deliveryId"), ("KIND", "kind"), ("REF", "ref")),
+    *(("URL", "url"), ("AUTHOR", "author"), ("ATTEMPT", "attempt")),
+)
+_VALUE_LIMIT: Final = 4096  # characters of one variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +75,7 @@ class ExecRunner:
         self._units = units
         self._tell = tell
         self._said_no_manager = False
+        self._endings = Endings()
 
     async def deliver(self, offer: Offer) -> Outcome:
         keeper = _Started()
@@ -79,10 +96,9 @@ class ExecRunner:
         return outcome
 
     async def adopt(self, offer: Offer) -> Outcome:
-        waits_s = growing(*_WAITS_S)
-        while (status := self.inspect(offer)).trace.is_under_way:
-            if not await _keeper_ended(offer.stem):
-                await asyncio.sleep(next(waits_s))  # it is accepted, or it is ending: the lock tells
+        with self._endings.of(offer.stem) as changes:
+            while (status := self.inspect(offer)).trace.is_under_way:
+                await changes.wait()
         if (keeper := keeper_of(offer.stem)) is not None:
             _reap_later(keeper.pid)  # a poller that was executed again is its parent still
         if status.outcome is not None:
@@ -100,6 +116,7 @@ class ExecRunner:
         return Status(Trace.ACCEPTED if status.trace is Trace.NEVER_BEGUN else Trace.RUNNING)
 
     async def close(self) -> None:
+        self._endings.close()
         if self._units is not None:
             self._units.close()
 
@@ -120,10 +137,10 @@ class ExecRunner:
             raise CannotStart(f"cannot start a keeper: {error}") from error
 
     async def _start_unit(self, units: Units, offer: Offer, lock_fd: int) -> _Started:
-        argv = keeper_argv(self._command, offer)
+        argv, about = keeper_argv(self._command, offer), _about(offer)
         started = _Started(unit=units.name(offer))
         try:
-            await units.start(offer, argv, limit_s=self._command.limit_s, lock_fd=lock_fd)
+            await units.start(offer, argv, about, limit_s=self._command.limit_s, lock_fd=lock_fd)
         except NoAnswer:
             return started  # accepted or not: the lock tells
         except Refused as error:
@@ -159,6 +176,26 @@ def keeper_argv(command: Command, offer: Offer) -> list[str]:
     return [sys.executable, "-I", "-S", "-X", "utf8", str(KEEPER), *place, *command.argv]
 
 
+def variables(payload: Mapping[str, object]) -> dict[str, str]:
+    """What the environment of the command says of the delivery: text from outside, without control characters."""
+    about = {f"THE_LOOP_DELIVERY_{name}": _plain(payload.get(field)) for name, field in _VARIABLES}
+    redelivery = "true" if payload.get("redelivery") else "false"
+    return {**about, "THE_LOOP_DELIVERY_REDELIVERY": redelivery, "THE_LOOP_MARK": OWN_MARKER}
+
+
+def _about(offer: Offer) -> dict[str, str]:
+    """Raises CannotStart if the payload cannot be read."""
+    try:
+        return variables(read_json_object(beside(offer.stem, "payload.json")))
+    except (OSError, ValueError) as error:
+        raise CannotStart(f"cannot read its payload: {explain(error)}") from error
+
+
+def _plain(value: object) -> str:
+    text = "" if value is None else str(value)
+    return "".join(char if char.isprintable() else "?" for char in text)[:_VALUE_LIMIT]
+
+
 def _by_marks(offer: Offer) -> Status:
     """What the keeper of this offer wrote. Raises OSError."""
     outcome = outcome_of(offer.stem, offer.number)
@@ -178,6 +215,7 @@ async def _claimed(stem: Path) -> int:
 
 def _spawn(command: Command, offer: Offer, lock_fd: int) -> int:
     """Execute a keeper that leads a session of its own and has the lock as standard input; its pid."""
+    environ = {**passed_on(command.environment), **_about(offer)}
     with contextlib.ExitStack() as stack:
         actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_DUP2, lock_fd, 0)]
         if command.output is not None:
@@ -187,7 +225,7 @@ def _spawn(command: Command, offer: Offer, lock_fd: int) -> int:
         return os.posix_spawn(
             sys.executable,
             keeper_argv(command, offer),
-            passed_on(command.environment),
+            {to_bytes(name): to_bytes(value) for name, value in environ.items()},
             file_actions=actions,
             setsid=True,
             setsigmask=(),
@@ -216,25 +254,3 @@ def _reap_later(pid: int) -> asyncio.Future[int] | None:
 
     loop.add_reader(pidfd, reap)
     return ended
-
-
-async def _keeper_ended(stem: Path) -> bool:
-    """Return once the keeper that the start mark names has ended; False at once if there is none to wait for."""
-    keeper = keeper_of(stem)
-    if keeper is None:
-        return False
-    with pinned(keeper) as descriptor:
-        if descriptor is None:
-            return False
-        await _readable(descriptor)
-    return True
-
-
-async def _readable(descriptor: int) -> None:
-    """Return once the descriptor can be read: a pidfd, once its process has ended."""
-    loop, readable = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_reader(descriptor, readable.set)
-    try:
-        await readable.wait()
-    finally:
-        loop.remove_reader(descriptor)

@@ -6,6 +6,10 @@ sure of that lock, and keep it; create `<stem>.started.json` (`O_EXCL`: one star
 offer, whichever process asks); start the command in a group of its own with the payload as stdin; write
 `<stem>.outcome.json` durably, however long the disk refuses; end what the command left in its group.
 
+It imports as little as it can, which is what its start takes: `json` and `signal` alone cost more than Python itself.
+So it reads no JSON: a payload begins with the number of its offer (`deliveries.to_payload`), and what the command's
+environment says of the delivery is in the keeper's own.
+
 A free lock and a start mark without an outcome mean that the outcome is unknown (contract R7.2).
 Files have `"schema": 1`. Exit status: 0 once an outcome is on disk, 75 if this offer was started before, 1 if it
 could not be begun.
@@ -13,15 +17,21 @@ could not be begun.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
-import json
 import os
-import signal
 import sys
 import time
-from collections.abc import Mapping
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Callable, Mapping
+else:
+    try:
+        import _signal as signal  # what `signal` wraps, without its enumerations
+    except ImportError:
+        import signal
 
 GRACE_S = 10.0  # between TERM and KILL
 RETRY_S = 1.0  # between two tries to write the outcome
@@ -29,7 +39,6 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 FROM_OUTSIDE = (*STOP_SIGNALS, signal.SIGKILL)
-VARIABLES = {"ID": "deliveryId", "KIND": "kind", "REF": "ref", "URL": "url", "AUTHOR": "author", "ATTEMPT": "attempt"}
 PASSED_ON = frozenset(
     {
         *("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "LANGUAGE", "TZ", "TERM", "TMPDIR"),
@@ -37,7 +46,8 @@ PASSED_ON = frozenset(
         *("XDG_DATA_HOME", "XDG_DATA_DIRS", "XDG_CACHE_HOME", "XDG_STATE_HOME"),
     }
 )
-VALUE_LIMIT = 4096  # characters of one environment value
+PREFIXES = ("LC_", "THE_LOOP_DELIVERY_", "THE_LOOP_MARK")
+PAYLOAD_HEAD = '{"schema": 1, "offer": '  # the number, a comma, and the rest follow
 
 
 def main(arguments: list[str]) -> int:
@@ -52,11 +62,10 @@ def main(arguments: list[str]) -> int:
         hold(stem)
         check_offer(stem, int(offer))
         create(f"{stem}.started.json", mark)
-        payload = check_offer(stem, int(offer), mark=f"{stem}.started.json")
+        check_offer(stem, int(offer), mark=f"{stem}.started.json")
     except (FileExistsError, BlockingIOError, LateKeeper):
         return 75
-    environment = {**passed_on(os.environ), **variables(payload)}
-    outcome, pid = run(command, workdir, f"{stem}.payload.json", environment, float(limit_s))
+    outcome, pid = run(command, workdir, f"{stem}.payload.json", passed_on(os.environ), float(limit_s))
     write(f"{stem}.outcome.json", {**mark, **outcome})
     if pid:
         end_group(pid)
@@ -71,22 +80,21 @@ class LateKeeper(Exception):
     """This offer is over: its outcome was recorded, and the payload is of the next one already."""
 
 
-def check_offer(stem: str, offer: int, mark: str = "") -> dict[str, object]:
-    """The payload, if it is of this offer. A mark that was made for another one is taken back."""
+def check_offer(stem: str, offer: int, mark: str = "") -> None:
+    """Make sure that the payload is of this offer. A mark that was made for another one is taken back.
+
+    Raises LateKeeper if it is of another offer; OSError, ValueError if that cannot be found out.
+    """
     try:
         with open(f"{stem}.payload.json", "rb") as file:
-            payload = json.load(file)
-        if not isinstance(payload, dict):
-            raise ValueError(f"'{stem}.payload.json' is no object")
-        if payload.get("offer") == offer:
-            return payload
-    except (OSError, ValueError, RecursionError):
+            head = file.read(80).decode("ascii", "replace")
+        if head.startswith(f"{PAYLOAD_HEAD}{offer}, "):
+            return
+        raise LateKeeper if head.startswith(PAYLOAD_HEAD) else ValueError(f"'{stem}.payload.json' is no payload")
+    except (OSError, ValueError, LateKeeper):
         if mark:
             os.unlink(mark)
         raise
-    if mark:
-        os.unlink(mark)
-    raise LateKeeper
 
 
 def run(
@@ -119,8 +127,8 @@ def start(command: list[str], workdir: str, payload: str, environment: dict[str,
     encoded = {to_bytes(key): to_bytes(value) for key, value in environment.items()}
     keeper = os.getpid()
     try:
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
+        prctl = own_prctl()
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
         told, tell = os.pipe()  # closed by a successful exec
         pid = os.fork()
     except OSError as error:
@@ -129,7 +137,7 @@ def start(command: list[str], workdir: str, payload: str, environment: dict[str,
         place = f"payload '{payload}'"
         try:
             os.setpgid(0, 0)
-            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a killed keeper leaves nothing running unwatched
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a killed keeper leaves nothing running unwatched
             if os.getppid() != keeper:
                 os._exit(1)
             os.dup2(os.open(payload, os.O_RDONLY), 0)
@@ -147,6 +155,15 @@ def start(command: list[str], workdir: str, payload: str, environment: dict[str,
             os._exit(127)
     os.close(tell)
     return pid, said_by_child(told)
+
+
+def own_prctl() -> Callable[[int, int], object]:
+    """prctl(2). In a unit of its own a keeper needs none: the manager ends and reaps what it leaves. Raises OSError."""
+    if os.environ.get("SYSTEMD_EXEC_PID") == str(os.getpid()):
+        return lambda _option, _value: None
+    import ctypes
+
+    return ctypes.CDLL(None, use_errno=True).prctl
 
 
 def said_by_child(told: int) -> str:
@@ -207,22 +224,12 @@ def ended(pid: int) -> tuple[int, int] | None:
 
 def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment of a command: from a list, so that no secret and no service variable leaks into it."""
-    return {name: value for name, value in environ.items() if name in PASSED_ON or name.startswith("LC_")}
-
-
-def variables(payload: dict[str, object]) -> dict[str, str]:
-    """What the command's environment says of the delivery; text from outside without control characters."""
-    values = {f"THE_LOOP_DELIVERY_{key}": plain(str(payload.get(field) or "")) for key, field in VARIABLES.items()}
-    return {**values, "THE_LOOP_DELIVERY_REDELIVERY": "true" if payload.get("redelivery") else "false"}
+    return {name: value for name, value in environ.items() if name in PASSED_ON or name.startswith(PREFIXES)}
 
 
 def to_bytes(text: str) -> bytes:
     """UTF-8 under every locale; what came in as odd bytes goes out as these."""
     return text.encode("utf-8", "surrogateescape")
-
-
-def plain(text: str) -> str:
-    return "".join(char if char.isprintable() else "?" for char in text)[:VALUE_LIMIT]
 
 
 def hold(stem: str) -> None:
@@ -278,9 +285,26 @@ def write(path: str, value: dict[str, object]) -> None:
 def fill(descriptor: int, value: dict[str, object]) -> None:
     with open(descriptor, "wb") as file:
         os.fchmod(descriptor, 0o600)
-        file.write(json.dumps(value).encode("ascii"))
+        file.write(to_json(value))
         file.flush()
         os.fsync(descriptor)
+
+
+def to_json(value: Mapping[str, object]) -> bytes:
+    """An object of numbers and texts, in ASCII."""
+    pairs = (f"{quoted(name)}: {one if isinstance(one, int) else quoted(str(one))}" for name, one in value.items())
+    return f"{{{', '.join(pairs)}}}".encode("ascii")
+
+
+def quoted(text: str) -> str:
+    plain = "".join(char if " " <= char <= "~" and char not in '"\\' else escaped(char) for char in text)
+    return f'"{plain}"'
+
+
+def escaped(char: str) -> str:
+    """As JSON has it: each half of UTF-16 by its number."""
+    units = char.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
 def sync_folder(path: str) -> None:
@@ -299,8 +323,10 @@ def identity() -> str:
 
 
 def name(number: int) -> str:
+    from signal import Signals
+
     try:
-        return signal.Signals(number).name
+        return Signals(number).name
     except ValueError:
         return f"signal {number}"
 
@@ -315,7 +341,8 @@ def say(problem: str) -> None:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main(sys.argv[1:]))
-    except (OSError, ValueError, RecursionError) as error:
+        code = main(sys.argv[1:])
+    except (OSError, ValueError) as error:
         say(str(error))
-        sys.exit(1)
+        code = 1
+    os._exit(code)  # nothing is left to be tidied up: what was written was flushed

@@ -40,9 +40,12 @@ class Units:
         """`theloop-<root>-<delivery>-<offer>.service`; both hashes, as names from outside are not unit names."""
         return f"theloop-{_short(str(self._root))}-{_short(offer.delivery_id)}-{offer.number}.service"
 
-    async def start(self, offer: Offer, argv: Sequence[str], *, limit_s: int, lock_fd: int) -> None:
-        """Have the manager accept the unit, and with it the lock. Raises ManagerError."""
-        unit = properties(offer.stem.name, argv, limit_s=limit_s, variables=passed_on(self._environ), lock_fd=lock_fd)
+    async def start(
+        self, offer: Offer, argv: Sequence[str], about: Mapping[str, str], *, limit_s: int, lock_fd: int
+    ) -> None:
+        """Have the manager accept the unit, and with it the lock. `about`: more variables. Raises ManagerError."""
+        variables = {**passed_on(self._environ), **about}
+        unit = properties(offer.stem.name, argv, limit_s=limit_s, variables=variables, lock_fd=lock_fd)
         await self._manager.start_transient_unit(self.name(offer), unit)
 
     def close(self) -> None:
