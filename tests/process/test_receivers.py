@@ -180,6 +180,7 @@ def test_environment_when_a_delivery_runs_then_it_tells_the_same_as_the_payload(
         "THE_LOOP_DELIVERY_AUTHOR": ME,
         "THE_LOOP_DELIVERY_ATTEMPT": "1",
         "THE_LOOP_DELIVERY_REDELIVERY": "false",
+        "THE_LOOP_MARK": "<!-- the-loop -->",
     }
 
 
