@@ -108,6 +108,7 @@ class Cycle:
         watched.was_polled = True
         watched.failures = 0
         watched.items = listing.items
+        watched.overlooked = listing.overlooked
         if listing.faults:
             self._say_error(watched, in_few_words(listing.faults), *map(str, listing.faults))
             return

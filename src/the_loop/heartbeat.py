@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from the_loop.state import StateRoot
 from the_loop.watched import Watched
 
 WORK_SHOWN: Final = 200
+OVERLOOKED_SHOWN: Final = 20
 
 
 class Health:
@@ -120,6 +122,7 @@ class Health:
             "owed": len(watched.cursor.owed),
             "lastGoodAt": _moment(watched.last_good_at),
             "error": watched.error or None,
+            "overlooked": dict(islice(sorted(watched.overlooked.items()), OVERLOOKED_SHOWN)),
             "waitingUntil": timestamp(self._clock.now() + wait_s) if wait_s > 0 else None,
             "nextCycleAt": None if is_last else _moment(watched.next_cycle_at),
             "lastCycle": before if cycle is None else cycle.to_json(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +52,7 @@ class Watched:
     was_polled: bool = False
     troubled: set[str] = field(default_factory=set)  # items whose threads could not be read: last in the next poll
     item_errors: dict[str, str] = field(default_factory=dict)  # by ref: what is wrong, as it was told
+    overlooked: Mapping[str, str] = field(default_factory=dict)  # by place, and why: it may not be read
     last_cycle: Summary | None = None
     next_cycle_at: float | None = None  # epoch seconds
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import pwd
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from support.clock import NOON
 from the_loop.core.model import Entry, Note, Presence
 from the_loop.sources.base import Known, Listing, Thread
 from the_loop.sources.directory import DirectorySource
+from the_loop.sources.ignored import Ignored
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
 LAST_YEAR, NEXT_CENTURY = 1_600_000_000, 4_102_444_800
@@ -21,12 +23,31 @@ LAST_YEAR, NEXT_CENTURY = 1_600_000_000, 4_102_444_800
 class Inbox:
     """An inbox, a source that reads it, and what a poller would remember from one look to the next."""
 
-    def __init__(self, path: Path, *, settle_s: float = 0.0, authorized: frozenset[str] = frozenset({ME})) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        settle_s: float = 0.0,
+        authorized: frozenset[str] = frozenset({ME}),
+        ignore: Sequence[str] = (),
+    ) -> None:
         self.path = path
         self.now = NOON
         self.cursor: Any = None
         self.known: dict[str, Known] = {}
-        self.source = DirectorySource("inbox", path, settle_s=settle_s, authorized=authorized, now=lambda: self.now)
+        self.settle_s, self.authorized = settle_s, authorized
+        self.begin(ignore)
+
+    def begin(self, ignore: Sequence[str] = ()) -> None:
+        """A source that is made anew, as after a reload."""
+        self.source = DirectorySource(
+            "inbox",
+            self.path,
+            settle_s=self.settle_s,
+            authorized=self.authorized,
+            ignored=Ignored(ignore),
+            now=lambda: self.now,
+        )
 
     def write(self, name: str | bytes, text: str | bytes = "text", at: float | None = None) -> Path:
         """A file that its owner alone may write, in a folder of the same kind."""

@@ -241,13 +241,18 @@ def _source_lines(source: dict[str, Any]) -> list[str]:
         line += f", {source['waiting']} wait for a start word"
     if source.get("error"):
         line += f", last good {_age(source.get('lastGoodAt'))}: {source['error']}"
+    lines = [line, *(f"  passed over: {place}: {reason}" for place, reason in _named(source.get("overlooked")))]
     last = source.get("lastCycle")
     if not isinstance(last, dict):
-        return [line]
+        return lines
     suffix = ", interrupted" if last.get("interrupted") else ""
     cycle = f"{last.get('delivered')} delivered, {last.get('errors')} errors in {last.get('seconds')} s{suffix}"
     upcoming = f", next {source['nextCycleAt']}" if source.get("nextCycleAt") else ""
-    return [line, f"  last cycle {last.get('startedAt')}: {cycle}{upcoming}"]
+    return [*lines, f"  last cycle {last.get('startedAt')}: {cycle}{upcoming}"]
+
+
+def _named(value: Any) -> list[tuple[str, Any]]:
+    return sorted(value.items()) if isinstance(value, dict) else []
 
 
 _SHOWN: Final = ("running", "accepted", "unknown", "held", "gave-up", "deferred", "refused")

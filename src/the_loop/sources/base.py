@@ -45,7 +45,7 @@ again in each poll for as long as `known` says that the item is open: `LEFT` whi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
@@ -119,6 +119,7 @@ class Listing:
     faults: Sequence[SourceError] = ()
     notes: Sequence[Note] = ()
     is_short: bool = False  # what may be asked of it is nearly used up, and kept for the items that are known
+    overlooked: Mapping[str, str] = field(default_factory=dict)  # what may not be read, and why: no fault of ours
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,12 @@ settling, a poll waits once for `settle_s` and scans again. Names are identities
 is a rename, other content under a known name an edit; neither is delivered. Rule: contract R9. A file that was not
 for us, because its author was not authorised when it was first read, has no renames: it was not delivered.
 
+What may not be read is passed over: a new folder, or a file, is told once and shown as long as it is so. Any other
+error is a fault, as is a folder that is an item and may not be read any more.
+
 Cursor: ``{"inbox": "<device>:<inode>", "folders": {name: {"files": {name: [signature, hash, polls gone, author]},
-"ignored": [name]}}, "missing": {ref: epoch seconds}}``. Names of folders and files are encoded by `encode_name`;
-`author` is null for one who was not authorised.
+"ignored": [name]}}, "missing": {ref: epoch seconds}, "overlooked": {path: reason}}``. Names of folders and files are
+encoded by `encode_name`; `author` is null for one who was not authorised.
 """
 
 from __future__ import annotations
@@ -25,13 +28,13 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from the_loop.core.model import Entry, Kind, Note, Presence, WorkItem, clean, explain, timestamp
 from the_loop.sources.base import Known, Listing, Sighting, SourceError, Thread
+from the_loop.sources.ignored import Ignored
 from the_loop.sources.textfiles import (
     NO_TEXT,
     File,
     Owners,
     Text,
     encode_name,
-    is_temporary,
     read_text,
     signature_of,
     unquote_name,
@@ -52,6 +55,7 @@ class _Folder:
     ignored: list[str] = field(default_factory=list)
     unnamed: dict[str, int] = field(default_factory=dict)  # files that wait until their owner, a uid, can be named
     problem: str = ""  # why it cannot be read; then it is neither listed nor missing
+    is_forbidden: bool = False  # that is the reason
 
 
 class DirectorySource:
@@ -68,6 +72,7 @@ class DirectorySource:
         settle_s: float,
         authorized: frozenset[str],
         is_ours: bool = False,
+        ignored: Ignored | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self.name = name
@@ -75,6 +80,7 @@ class DirectorySource:
         self._settle_s = settle_s
         self._authorized = authorized
         self._is_ours = is_ours  # below the state root: created if it is missing at the first poll
+        self._ignored = ignored or Ignored()
         self._now = now
         self._prefix = f"directory:{encode_name(os.fsencode(name))}/"
         self._bodies: dict[str, str] = {}  # by ref: the file that was chosen as body in the initial sync
@@ -103,7 +109,8 @@ class DirectorySource:
             problem = f"cannot read '{self._path}': it is another directory than before and has none of its items"
             raise SourceError(problem, f"not mounted? check it with `findmnt -T '{self._path}'`")
         missing = self._missing(folders, known, old.get("missing", {}) if is_same else {})
-        new: dict[str, Any] = {"inbox": inbox, "folders": {}, "missing": missing}
+        overlooked: dict[str, str] = {}
+        new: dict[str, Any] = {"inbox": inbox, "folders": {}, "missing": missing, "overlooked": overlooked}
         sightings, notes, faults = [], [], []
         for name, folder in sorted(folders.items()):
             await turns.are_given()
@@ -111,19 +118,27 @@ class DirectorySource:
             before = _object(_object(old.get("folders")).get(name))
             if folder.unnamed:
                 faults.append(self._unnamed_fault(name, folder))
-            if folder.problem:
+            if folder.is_forbidden and known.get(self._ref(name)) is None:
+                overlooked[name] = folder.problem
+            elif folder.problem:
                 faults.append(SourceError(f"cannot read '{self._folder_path(name)}': {folder.problem}"))
                 new["folders"][name] = before
             elif sighting is not None:
                 self._bodies[sighting.ref] = _name_in(sighting.url)
-                rows, record, more = await self._compare(folder, before, sighting, turns)
+                try:
+                    rows, record, more = await self._compare(folder, before, sighting, turns, overlooked)
+                except OSError as error:
+                    faults.append(SourceError(f"cannot read '{self._folder_path(name)}': {explain(error)}"))
+                    new["folders"][name] = before
+                    continue
                 sightings.append(Sighting(sighting.ref, Presence.LISTED, sighting, rows=rows))
                 new["folders"][name] = record
                 notes += more
         await turns.are_given()
         listed = len(sightings)
         sightings += self._departures(missing)
-        return Listing(sightings, new, listed, faults, notes)
+        notes += self._about(overlooked, _object(old.get("overlooked")))
+        return Listing(sightings, new, listed, faults, notes, overlooked=overlooked)
 
     async def thread(self, ref: str) -> Thread:
         name = ref.removeprefix(self._prefix)
@@ -140,8 +155,9 @@ class DirectorySource:
         entries = []
         for file in folder.files.values():
             await turns.are_given()
-            if file.name != chosen and (text := read_text(file)) is not None:
-                entries.append(_as_entry(file, text, renamed_from=()))
+            with contextlib.suppress(PermissionError):  # told by the poll
+                if file.name != chosen and (text := read_text(file)) is not None:
+                    entries.append(_as_entry(file, text, renamed_from=()))
         body = read_text(folder.files[chosen]) if chosen in folder.files else NO_TEXT
         return Thread(_with_body(item, body), entries)
 
@@ -160,12 +176,16 @@ class DirectorySource:
     async def _scan(self, turns: Turns) -> dict[str, _Folder]:
         try:
             with os.scandir(os.fsencode(self._path)) as entries:
-                names = [e.name for e in entries if not e.name.startswith(b".") and e.is_dir(follow_symlinks=False)]
+                names = [
+                    e.name for e in entries if e.is_dir(follow_symlinks=False) and not self._ignored.folder(e.name)
+                ]
         except OSError as error:
             raise SourceError(f"cannot read '{self._path}': {error.strerror}") from error
         found = {}
         for name in names:
             await turns.are_given()
+            if self._ignored.folder(name):
+                continue
             folder = await self._scan_folder(self._path / os.fsdecode(name), turns)
             if folder is not None:
                 found[encode_name(name)] = folder
@@ -187,11 +207,11 @@ class DirectorySource:
         except FileNotFoundError:
             return None
         except OSError as error:
-            return _Folder(problem=explain(error))
+            return _Folder(problem=explain(error), is_forbidden=isinstance(error, PermissionError))
         return folder
 
     def _sort_in(self, folder: _Folder, path: Path, entry: os.DirEntry[bytes], *, is_trusted: bool) -> None:
-        if is_temporary(entry.name):
+        if self._ignored.file(os.fsencode(path.name), entry.name):
             return
         name = encode_name(entry.name)
         found = entry.stat(follow_symlinks=False)
@@ -226,7 +246,7 @@ class DirectorySource:
     def _needs_rescan(self, folders: Mapping[str, _Folder], known: Mapping[str, Known]) -> bool:
         here = {self._ref(name) for name in folders}
         return any(folder.settling for folder in folders.values()) or any(
-            one.is_open and ref not in here for ref, one in known.items()
+            one.is_open and ref not in here and not self._is_left_alone(ref) for ref, one in known.items()
         )
 
     def _is_trusted(self, folder: os.stat_result) -> bool | None:
@@ -270,9 +290,12 @@ class DirectorySource:
         )
 
     async def _compare(
-        self, folder: _Folder, before: Mapping[str, Any], item: WorkItem, turns: Turns
+        self, folder: _Folder, before: Mapping[str, Any], item: WorkItem, turns: Turns, overlooked: dict[str, str]
     ) -> tuple[list[Entry], dict[str, Any], list[Note]]:
-        """The new rows of a folder, its new part of the cursor, and the edits and ignored files to log."""
+        """The new rows of a folder, its new part of the cursor, and the edits and ignored files to log.
+
+        A file that may not be read goes into `overlooked`. Raises OSError for any other.
+        """
         old = {key: value for key, value in _object(before.get("files")).items() if isinstance(value, list)}
         missed = {key: _missed(value) for key, value in old.items() if key not in folder.files}
         there = {*folder.settling, *folder.unnamed}  # not complete, and not gone either
@@ -288,7 +311,11 @@ class DirectorySource:
             signature, digest = (old[file.name][0], old[file.name][1]) if file.name in old else (None, None)
             if signature == list(file.signature):
                 continue
-            text = read_text(file)
+            try:
+                text = read_text(file)
+            except PermissionError as error:
+                overlooked[f"{item.id}/{file.name}"] = explain(error)
+                continue
             if text is None:
                 continue  # changed or removed while it was read
             spoke = old[file.name][3:] if file.name in old else [file.author if self._may_speak(file) else None]
@@ -307,6 +334,13 @@ class DirectorySource:
                 notes.append(Note("dispatch.dropped", fields))
         return rows, {"files": files, "ignored": sorted(folder.ignored)}, notes
 
+    def _about(self, overlooked: Mapping[str, str], before: Mapping[str, Any]) -> Iterator[Note]:
+        """What is passed over is told once."""
+        for place, reason in overlooked.items():
+            if before.get(place) != reason:
+                why = f"it is passed over: {reason}; check it with `ls -ld '{self._folder_path(place)}'`"
+                yield Note("item.failed", {"ref": self._ref(place), "reason": why})
+
     def _missing(
         self, folders: Mapping[str, _Folder], known: Mapping[str, Known], before: Mapping[str, float]
     ) -> dict[str, float]:
@@ -314,13 +348,18 @@ class DirectorySource:
         here = {self._ref(name) for name in folders}
         now = self._now()
         first = before if isinstance(before, dict) else {}
-        return {ref: min(first.get(ref, now), now) for ref, one in known.items() if one.is_open and ref not in here}
+        gone = (ref for ref, one in known.items() if one.is_open and ref not in here)
+        return {ref: min(first.get(ref, now), now) for ref in gone if not self._is_left_alone(ref)}
 
     def _departures(self, missing: Mapping[str, float]) -> Iterator[Sighting]:
         """Items that were missing in two scans at least `settle_s` apart; they have no thread to read a last time."""
         for ref, since in missing.items():
             if self._now() - since >= self._settle_s:
                 yield Sighting(ref, Presence.GONE, reason="deleted")
+
+    def _is_left_alone(self, ref: str) -> bool:
+        """True for an item whose folder is ignored since: like one that is not configured any more, it did not end."""
+        return self._ignored.folder(os.fsencode(unquote_name(ref.removeprefix(self._prefix))))
 
     def _ref(self, name: str) -> str:
         return f"{self._prefix}{name}"

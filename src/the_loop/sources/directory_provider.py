@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 class DirectorySection(SourceSection, frozen=True, kw_only=True):
     path: Annotated[str, Meta(min_length=1)]
     settle_seconds: Annotated[float, Meta(ge=0, le=3600)] = 2.0
+    ignore: tuple[str, ...] = ()
 
     def default_name(self) -> str:
         return Path(self.path).name or "root"
@@ -25,11 +26,20 @@ Section = DirectorySection
 
 
 def check(section: DirectorySection, config: Config) -> list[Fault]:
-    return path_faults(path=section.path)
+    faults = path_faults(path=section.path)
+    if section.ignore:
+        from the_loop.sources.ignored import pattern_fault
+
+        wrong = ((number, pattern_fault(one)) for number, one in enumerate(section.ignore))
+        faults += [
+            Fault(f"ignore[{number}]", f"not a pattern as in a .gitignore: {why}") for number, why in wrong if why
+        ]
+    return faults
 
 
 def build(section: DirectorySection, site: SourceSite) -> Source:
     from the_loop.sources.directory import DirectorySource
+    from the_loop.sources.ignored import Ignored
 
     path = Path(section.path).expanduser()
     return DirectorySource(
@@ -38,4 +48,5 @@ def build(section: DirectorySection, site: SourceSite) -> Source:
         settle_s=section.settle_seconds,
         authorized=site.authorized,
         is_ours=not path.is_absolute(),
+        ignored=Ignored(section.ignore),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import pwd
@@ -13,7 +14,11 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 from the_loop.core.model import ENTRY_LIMIT, clean
 
 _PLAIN: Final = " !$&'()*+,;=@[]{}^"  # readable, and without a meaning in a ref
-_TEMPORARY: Final = (b"~", b".tmp", b".temp", b".swp", b".part", b".partial", b".crdownload", b".bak")
+# the longer one first: UTF-32 in little endian begins like UTF-16
+_MARKS: Final = (
+    *((b"\xff\xfe\x00\x00", "utf-32-le"), (b"\x00\x00\xfe\xff", "utf-32-be"), (b"\xef\xbb\xbf", "utf-8")),
+    *((b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be")),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,24 +60,23 @@ def unquote_name(name: str) -> str:
     return os.fsdecode(unquote_to_bytes(name.encode("utf-8", "surrogatepass")))
 
 
-def is_temporary(name: bytes) -> bool:
-    """True for hidden files, and for names that editors and downloads use for unfinished files."""
-    return name.startswith((b".", b"#")) or name.endswith(_TEMPORARY)
-
-
 def signature_of(found: os.stat_result) -> tuple[int, int, int, int]:
     """What tells one content of a file from another: as `File.signature`."""
     return (found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns)
 
 
 def read_text(file: File | None) -> Text | None:
-    """The content of a file; None if it has changed since the scan, cannot be opened, or `file` is None."""
+    """The content of a file; None if it has changed since the scan or is gone, or `file` is None. Raises OSError."""
     if file is None:
         return None
     try:
         descriptor = os.open(file.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+    except FileNotFoundError:
         return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # a link took its place
+            return None
+        raise
     with os.fdopen(descriptor, "rb") as opened:
         content = opened.read(ENTRY_LIMIT + 1)
         found = os.fstat(descriptor)
@@ -81,7 +85,18 @@ def read_text(file: File | None) -> Text | None:
     digest = hashlib.sha256(content).hexdigest()
     if len(content) > ENTRY_LIMIT:
         return Text("", f"{digest}+{found.st_size}", truncated=True)
-    return Text(clean(content.decode("utf-8", "replace")), digest, truncated=False)
+    return Text(clean(decoded(content)), digest, truncated=False)
+
+
+def decoded(content: bytes) -> str:
+    """The text of a file: as its byte order mark says, which is no part of it, else UTF-8.
+
+    What is neither becomes U+FFFD.
+    """
+    for mark, encoding in _MARKS:
+        if content.startswith(mark):
+            return content[len(mark) :].decode(encoding, "replace")
+    return content.decode("utf-8", "replace")
 
 
 class Owners:
