@@ -264,7 +264,9 @@ class Outbox:
             after = self._lost(ledger, offer.key)
         else:
             number = self._deliveries.withdraw_offer(offer.stem, offer.number)
-            after = without_a_session_to_close(never_begun(ledger, offer.key, number))
+            after = never_begun(ledger, offer.key, number)
+        if is_spawn(offer.key):  # another event says nothing of whether it runs
+            after = without_a_session_to_close(after)
         if after != ledger:
             self._ledgers.save(after)
 

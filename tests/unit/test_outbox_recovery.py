@@ -58,6 +58,32 @@ async def test_start_when_a_delivery_still_runs_adopts_it_and_waits(root: StateR
     assert life.ledger(REF).poll.pending == {}
 
 
+@in_virtual_loop
+async def test_start_when_a_spawn_still_runs_that_a_word_has_stopped_then_its_session_is_closed_after_it(
+    root: StateRoot,
+) -> None:
+    """The close was put back, which ended the item: the spawn was never recorded, nor its session closed."""
+    runner, source = FakeRunner(), FakeSource()
+    runner.script = {SPAWN: [None]}
+    source.add(1)
+    life = Life(root, runner, source)
+    await life.begin()
+    await life.cycle()
+    source.write(REF, make.entry(1, "the-loop stop"))
+    await life.cycle()
+    assert list(life.ledger(REF).poll.pending) == ["spawn:1", "close:1"]
+
+    life = await next_life(life, root, runner, source)
+    assert life.dispatcher.running(REF) == "spawn:1"
+    runner.finish(SPAWN)
+    await idle()
+    await life.cycle()
+
+    assert runner.ids() == [SPAWN, f"{REF}/close:1"]
+    assert life.ledger(REF).poll.phase is Phase.ENDED
+    assert "spawn:1" in life.ledger(REF).poll.seen_comments
+
+
 @pytest.mark.parametrize("outcome", [DELIVERED, REFUSED, LATER], ids=lambda outcome: str(outcome.verdict))
 @in_virtual_loop
 async def test_start_when_a_delivery_ended_meanwhile_records_its_outcome(root: StateRoot, outcome: Outcome) -> None:
