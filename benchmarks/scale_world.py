@@ -194,7 +194,7 @@ def machine(plan: Plan) -> Iterator[tuple[Box, Forge, Path]]:
         sources = [{**common, "name": f"work-{number}", "repos": part} for number, part in enumerate(parts)]
         settings: dict[str, dict[str, Any]] = {
             "polling": {"intervalSeconds": 1, "lingerSeconds": 180},
-            "routing": {"authorizedUsers": ["octocat"]},
+            "routing": {"authorizedUsers": ["octocat"], "maxEventsPerItemPerHour": 0},
             "session": {"command": ["/bin/sh", "-c", 'echo "$THE_LOOP_DELIVERY_ID" >> "$0"', str(got)]},
         }
         with Box(Path(folder) / "box", sources=sources, **settings) as box:

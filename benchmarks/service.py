@@ -126,7 +126,7 @@ def in_groups(loop: SystemInstall, count: int, at_once: int) -> float:
     root, config = bob.home / "root", bob.home / "config.yaml"
     settings = {
         "polling": {"intervalSeconds": 86400, "sources": [{"provider": "directory", "path": "inbox"}]},
-        "routing": {"maxConcurrentDispatches": at_once, "authorizedUsers": ["bob"]},
+        "routing": {"maxConcurrentDispatches": at_once, "authorizedUsers": ["bob"], "maxEventsPerItemPerHour": 0},
         "session": {"command": ["true"]},
     }
     settings["polling"]["sources"][0]["settleSeconds"] = 0  # type: ignore[index]

@@ -61,6 +61,7 @@ class Routing(Section, frozen=True, kw_only=True):
     dispatch_timeout_seconds: Annotated[int, Meta(ge=1, le=604_800)] = 1800
     max_concurrent_dispatches: Annotated[int, Meta(ge=1, le=256)] = 4
     require_start_command: bool = False
+    max_events_per_item_per_hour: Annotated[int, Meta(ge=0, le=10_000)] = 30
     control: Control = Control()
 
 

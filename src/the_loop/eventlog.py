@@ -57,6 +57,12 @@ CATALOG: Final[Mapping[str, Form]] = {
     "poll.give_up_told": Form(INFO, "posted a notice on {ref}: {deliveryId} was given up"),
     "poll.give_up_untold": Form(WARNING, "cannot post a notice on {ref} that {deliveryId} was given up: {reason}"),
     "poll.rearmed": Form(NOTICE, "retrying {deliveryId}: {reason}"),
+    "poll.breaker": Form(
+        WARNING,
+        "{ref} pauses: more than {count} events within an hour "
+        "(write `the-loop resume` on it, or run `the-loop ledger retry '{ref}'`)",
+    ),
+    "poll.waiting": Form(NOTICE, "{ref} does not start by itself: {reason}"),
     "poll.attempts_released": Form(INFO, "requeued {count} events that were not begun, no attempt counted"),
     "poll.edited": Form(INFO, "not delivered again: {deliveryId} was {reason}"),
     "dispatch.abandoned": Form(INFO, "accepted but not begun: {deliveryId}"),

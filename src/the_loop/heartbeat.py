@@ -58,6 +58,7 @@ class Health:
         watched: Sequence[Watched],
         pause_reason: str,
         work: Sequence[Mapping[str, Any]] = (),
+        attention: Sequence[Mapping[str, Any]] = (),
         *,
         is_last: bool = False,
     ) -> None:
@@ -74,6 +75,7 @@ class Health:
             "sources": [self._source(one, is_last=is_last) for one in watched],
             **queue_counts(ledgers),
             **_capped(work),
+            "attention": list(attention),
             "heldItems": ledgers.held(),
             "leftAlone": self.left_alone,
             "paused": pause_reason or None,
@@ -178,7 +180,8 @@ def read_heartbeat(root: StateRoot) -> dict[str, Any]:
 
 def _shaped(beat: dict[str, Any]) -> dict[str, Any]:
     """`beat` without values of a wrong type: a damaged heartbeat must not keep the rest from being shown."""
-    kinds: dict[str, type] = {"sources": list, "heldItems": dict, "leftAlone": list, "work": list, "longestBlock": dict}
+    kinds: dict[str, type] = dict.fromkeys(("sources", "leftAlone", "work", "attention"), list)
+    kinds |= dict.fromkeys(("heldItems", "longestBlock"), dict)
     kinds |= dict.fromkeys(("pending", "uncertain", "held", "gaveUp", "pid", "starttime"), int)
     kinds |= dict.fromkeys(("since", "lastGoodCycleAt", "paused", "writtenAt", "configuration"), str)
     shaped: dict[str, Any] = {name: value for name, value in beat.items() if isinstance(value, kinds.get(name, object))}

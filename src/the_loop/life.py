@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from the_loop import wiring
+from the_loop.attention import attention_of
 from the_loop.blocks import MeasuredSelector, keep_what_lives
 from the_loop.charge import Charge
 from the_loop.clocks import Clock
@@ -444,7 +445,9 @@ class Life:
                 for offer, since in self._dispatcher.under_way()
             }
             work = work_of(self._ledgers, under_way)
-            self._health.beat(self._ledgers, self._watched, self._dispatcher.pause_reason, work, is_last=is_last)
+            pause = self._dispatcher.pause_reason
+            attention = attention_of(self._ledgers, self._watched, pause)
+            self._health.beat(self._ledgers, self._watched, pause, work, attention, is_last=is_last)
         self._say_status(is_last=is_last)
 
     def _say_status(self, *, is_last: bool = False) -> None:

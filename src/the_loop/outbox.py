@@ -16,6 +16,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import Any
 
+from the_loop.core import breaker
 from the_loop.core.decide import Decision, close_session, closing_event
 from the_loop.core.guards import Dropped, Rules
 from the_loop.core.ledger import (
@@ -181,6 +182,9 @@ class Outbox:
             return None
         while (key := self._head(ledger)) is not None:
             entry = ledger.poll.pending[key]
+            if breaker.trips(ledger, key, self.policy.events_per_hour, self._now()):
+                self._trip(ledger)
+                return None
             if self._offers_once and (ref, key) in self._offered:
                 return None
             if entry.kind is Kind.SPAWN and not self._may_spawn(ledger, entry, rules):
@@ -192,6 +196,11 @@ class Outbox:
                 return self.offer_of(ref, key, entry)
             ledger = self._drop(ledger, key)
         return None
+
+    def _trip(self, ledger: Ledger) -> None:
+        """Too much was forwarded within an hour: the item pauses until a person lets it go on."""
+        self._ledgers.save(breaker.tripped(ledger, self._now()))
+        self._tell(Note("poll.breaker", {"ref": ledger.ref, "count": self.policy.events_per_hour}))
 
     def _may_spawn(self, ledger: Ledger, entry: Pending, rules: Rules) -> bool:
         """True if the item's author may still start it, and nobody who was taken off the list speaks in its thread.
@@ -304,7 +313,8 @@ class Outbox:
     def _head(self, ledger: Ledger) -> str | None:
         """The first event that is not given up, if its turn has come."""
         poll = ledger.poll
-        if not poll.phase.has_queue or (poll.phase is not Phase.ENDING and (poll.paused or poll.away)):
+        is_paused = poll.paused or poll.away or poll.breaker.since
+        if not poll.phase.has_queue or (poll.phase is not Phase.ENDING and is_paused):
             return None
         for key, entry in poll.pending.items():
             if entry.state is Standing.GAVE_UP:

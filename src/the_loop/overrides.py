@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from the_loop.core.breaker import lifted
 from the_loop.core.ledger import Ledger, Standing, after_receipt, forgotten, move, rearm, settle
 from the_loop.core.model import LoopError, explain
 from the_loop.core.outcomes import without_a_session_to_close
@@ -39,6 +40,7 @@ class Retried:
 
     keys: tuple[str, ...]
     already: tuple[str, ...] = ()
+    is_resumed: bool = False  # its breaker had tripped
 
 
 class Overrides:
@@ -59,17 +61,18 @@ class Overrides:
         ledger = self._get(ref)
         keys = list(ledger.poll.pending) if event_id is None else [self._pending_key(ledger, event_id)]
         chosen = [key for key in keys if ledger.poll.pending[key].state in (Standing.GAVE_UP, Standing.HELD)]
-        if not keys:
+        is_tripped = event_id is None and bool(ledger.poll.breaker.since)
+        if not keys and not is_tripped:
             raise LoopError(
                 f"cannot retry '{ref}': none of its events is given up or held", "see `the-loop ledger list`"
             )
-        after = ledger
+        after = lifted(ledger) if is_tripped else ledger
         for key in chosen:
             held = after.poll.pending[key].state is Standing.HELD
             after = move(after, key, Standing.UNCERTAIN, unknown=0) if held else rearm(after, key)
-        if chosen:
+        if chosen or is_tripped:
             self._replace(ledger, without_a_session_to_close(after), "retry")
-        return Retried(tuple(chosen), tuple(key for key in keys if key not in chosen))
+        return Retried(tuple(chosen), tuple(key for key in keys if key not in chosen), is_tripped)
 
     def settle(self, ref: str, event_id: str) -> str:
         """Record an event of the item's record as delivered; its key."""
@@ -155,7 +158,8 @@ def carry_out(overrides: Overrides, verb: str, request: Mapping[str, Any]) -> di
             case "retry":
                 key = text_of(request, "key") if request.get("key") is not None else None
                 retried = overrides.retry(ref, key)
-                return {"ref": ref, "retried": list(retried.keys), "already": list(retried.already)}
+                answer = {"ref": ref, "retried": list(retried.keys), "already": list(retried.already)}
+                return {**answer, "resumed": True} if retried.is_resumed else answer
             case "settle":
                 return {"ref": ref, "settled": overrides.settle(ref, text_of(request, "key"))}
             case _:

@@ -76,6 +76,7 @@ def policy(config: Config) -> Policy:
         holds_uncertain=config.session.on_uncertain == "hold",
         version=__version__,
         reports_give_ups=config.polling.report_give_ups,
+        events_per_hour=config.routing.max_events_per_item_per_hour,
     )
 
 

@@ -113,7 +113,7 @@ class Installed:
         people = [self.user.name if sources is None else "octocat"]
         tree = {
             "polling": polling | dict(given.get("polling", {})),
-            "routing": {"authorizedUsers": people} | dict(given.get("routing", {})),
+            "routing": {"authorizedUsers": people, "maxEventsPerItemPerHour": 0} | dict(given.get("routing", {})),
             "session": {"command": self.receiver()} | dict(given.get("session", {})),
         }
         self.write(self.config, yaml.safe_dump(tree))

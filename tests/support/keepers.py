@@ -17,6 +17,7 @@ from support.processes import LIMIT_S, Child, command, is_alive, wait_until
 from the_loop import runners
 from the_loop.core.model import Outcome
 from the_loop.deliveries import claim, is_locked, to_payload
+from the_loop.durable import read_json_object
 from the_loop.runners.base import Offer, Status
 from the_loop.runners.exec import Command, ExecRunner, variables
 
@@ -86,11 +87,18 @@ class Delivery:
         """Run the keeper to its end; its exit code. `run` goes to `subprocess.run`."""
         argv = self.argv(*program, **place)
         options = {"timeout": LIMIT_S, "capture_output": True, "text": True, **(run or {})}
-        options["env"] = {**options.get("env", os.environ), **variables(read(self.file("payload.json")) or {})}
+        options["env"] = {**options.get("env", os.environ), **self._about()}
         with contextlib.nullcontext() if "stdin" in options else claim(self.stem) as lock:
             done = subprocess.run(argv, check=False, **{"stdin": lock, **options})
         assert "Traceback" not in done.stderr, done.stderr
         return done.returncode
+
+    def _about(self) -> dict[str, str]:
+        """What the poller puts into the keeper's environment; nothing for a payload that it cannot read."""
+        try:
+            return variables(read_json_object(self.file("payload.json")))
+        except (OSError, ValueError):
+            return {}
 
     @contextmanager
     def keeping(self, *program: str | Path, **place: Any) -> Iterator[Child]:

@@ -153,7 +153,7 @@ class Box:
         polling = {"intervalSeconds": 1, "lingerSeconds": 0, "sources": list(sources or [inbox])}
         return {
             "polling": polling | dict(settings.get("polling", {})),
-            "routing": {"authorizedUsers": [ME]} | dict(settings.get("routing", {})),
+            "routing": {"authorizedUsers": [ME], "maxEventsPerItemPerHour": 0} | dict(settings.get("routing", {})),
             "session": {"command": self.sink.argv()} | dict(settings.get("session", {})),
         }
 

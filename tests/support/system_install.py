@@ -112,7 +112,10 @@ class SystemInstall(Installed):
         inbox = {"provider": "directory", "path": "inbox", "settleSeconds": 0}
         tree: dict[str, dict[str, Any]] = {
             "polling": {"intervalSeconds": 1, "lingerSeconds": 0, "sources": list(sources or [inbox])},
-            "routing": {"authorizedUsers": ["the-loop" if sources is None else "octocat"]},
+            "routing": {
+                "authorizedUsers": ["the-loop" if sources is None else "octocat"],
+                "maxEventsPerItemPerHour": 0,
+            },
             "session": {"command": self.receiver()},
         }
         for name, section in settings.items():

@@ -103,8 +103,9 @@ def test_accept_all_is_accept_one_by_one() -> None:
     for key, author in authors.items():
         one_by_one = ledger_module.accept(one_by_one, key, author)
 
-    assert accept_all(before, authors) == one_by_one
-    assert list(accept_all(before, authors).poll.pending) == ["comment:1", "comment:2", "review:1"]
+    facts = {key: {"author": author} for key, author in authors.items()}
+    assert accept_all(before, facts) == one_by_one
+    assert list(accept_all(before, facts).poll.pending) == ["comment:1", "comment:2", "review:1"]
     assert accept_all(before, {}) is before
 
 

@@ -63,8 +63,9 @@ def test_there_are_modules_to_look_at() -> None:
         ("core.model", set()),
         ("core.ledger", {"core.model"}),
         ("core.guards", {"core.model"}),
-        ("core.outcomes", {"core.model", "core.ledger"}),
-        ("core.decide", {"core.model", "core.ledger", "core.guards"}),
+        ("core.breaker", {"core.model", "core.ledger"}),
+        ("core.outcomes", {"core.model", "core.ledger", "core.breaker"}),
+        ("core.decide", {"core.model", "core.ledger", "core.guards", "core.breaker"}),
         ("config", {"core.model"}),
         ("durable", set()),
         ("state", {"core.model", "durable"}),
@@ -90,7 +91,7 @@ CORE = sorted(name for name in MODULES if name.startswith("core."))
 
 
 def test_core_holds_the_values_the_record_and_the_decisions() -> None:
-    assert CORE == ["core.decide", "core.guards", "core.ledger", "core.model", "core.outcomes"]
+    assert CORE == ["core.breaker", "core.decide", "core.guards", "core.ledger", "core.model", "core.outcomes"]
 
 
 @pytest.mark.parametrize("module", CORE)

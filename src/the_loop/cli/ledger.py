@@ -79,6 +79,9 @@ def retry(options: Options, *, ref: str, event_id: str | None) -> None:
     once.
     """
     answer = _decide(options.root(), "retry", {"ref": ref, "key": event_id})
+    if answer.get("resumed"):
+        print(f"goes on: {ref}")
+        return
     names = [delivery_id(ref, str(key)) for key in answer.get("retried", ())]
     if names:
         more = f", and {answer['more']} more" if answer.get("more") else ""

@@ -124,8 +124,9 @@ def wake(options: Options, *, source: str | None) -> None:
 
 @command.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--check", is_flag=True, help="Exit with 1 if a person should look.")
 @with_options
-def status(options: Options, *, as_json: bool) -> None:
+def status(options: Options, *, as_json: bool, check: bool) -> None:
     """Show the state of the poller, its sources and its queue."""
     from the_loop.heartbeat import read_heartbeat
 
@@ -137,11 +138,13 @@ def status(options: Options, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(report))
     else:
-        print("\n".join(map(printable, [*_in_words(report, sight.cause), *changed])))
+        lines = [*_in_words(report, sight.cause), *changed]
+        print("\n".join(printable(options.typed(line)) for line in lines))
         if sight.probe is not Probe.HELD and (others := mention_system_units()):
             print(others.removeprefix("; "))
     codes = {Probe.HELD: 0, Probe.FREE: 3, Probe.UNKNOWN: 4}
-    click.get_current_context().exit(codes[sight.probe])
+    needs_person = check and sight.probe is Probe.HELD and (report["attention"] != [] or report["changedAuthors"] != [])
+    click.get_current_context().exit(1 if needs_person else codes[sight.probe])
 
 
 def _tell(result: Result) -> None:
@@ -208,6 +211,7 @@ def _in_words(report: dict[str, Any], cause: str) -> list[str]:
     counts = ", ".join(f"{report[name]} {label}" for name, label in _COUNTS.items())
     lines.append("queue: unknown" if report["pending"] is None else f"queue: {counts}")
     lines += [f"  {_work_line(work)}" for work in report["work"] or [] if work.get("state") in _SHOWN]
+    lines += [_attention_line(one) for one in report["attention"] or [] if "command" in one]
     if report["paused"]:
         lines.append(f"deliveries paused: {report['paused']}")
     if held_items := report["heldItems"]:
@@ -219,7 +223,7 @@ def _in_words(report: dict[str, Any], cause: str) -> list[str]:
 
 _OF_HEARTBEAT: Final = (
     *("configuration", "lastGoodCycleAt", "pending", "uncertain", "held", "gaveUp"),
-    *("work", "workOmitted", "heldItems", "leftAlone", "paused", "longestBlock"),
+    *("attention", "work", "workOmitted", "heldItems", "leftAlone", "paused", "longestBlock"),
 )
 _COUNTS: Final = {"pending": "pending", "uncertain": "outcome unknown", "held": "held", "gaveUp": "given up"}
 
@@ -266,6 +270,12 @@ def _work_line(work: dict[str, Any]) -> str:
     if work.get("since"):
         line += f", since {_age(work['since'])}"
     return line + (f", until {work['until']}" if work.get("until") else "")
+
+
+def _attention_line(one: dict[str, Any]) -> str:
+    since = f" since {_age(one['since'])}" if one.get("since") else ""
+    what = one.get("deliveryId") or one.get("ref")
+    return f"look at {what}: {one.get('state')}{since}, {one.get('reason')} (run `{one['command']}`)"
 
 
 def _age(moment: Any) -> str:

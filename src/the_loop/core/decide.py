@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
-from the_loop.core.guards import Dropped, Reading, Rules, Word, read, read_text
+from the_loop.core import breaker
+from the_loop.core.guards import Dropped, Reading, Rules, Speaker, Word, read, read_text
 from the_loop.core.ledger import (
     Ledger,
     Phase,
@@ -29,7 +30,7 @@ from the_loop.core.ledger import (
     settle,
     withdraw,
 )
-from the_loop.core.model import Entry, Event, Kind, Note, Presence, WorkItem, in_order
+from the_loop.core.model import Entry, Event, Kind, Note, Presence, WorkItem, epoch, in_order
 
 STOPPED: Final = "stopped"
 _BODY: Final = "body"  # the key of the item's own text in `obeyed`
@@ -207,7 +208,22 @@ def _consider_start(ledger: Ledger | None, view: View, item: WorkItem, rules: Ru
     reason = STOPPED if state.stopped else ""
     parked = _obey(base, obeyed) if ledger is not None else _obey(new_ledger(item, phase), obeyed)
     parked = change(parked, phase=phase, reason=reason, paused=state.paused, away=False, behind=False)
+    if ledger is None and phase is Phase.WAITING:
+        notes = (*notes, _waits(parked, item, rules))
     return Decision(None if parked == ledger else parked, notes=notes)
+
+
+def _waits(ledger: Ledger, item: WorkItem, rules: Rules) -> Note:
+    """Why an item that was met does not start, told once: with its ledger."""
+    if item.author is None:
+        reason = "its author cannot be established"
+    elif rules.may_speak(item.author, item.author_id):
+        reason = "it starts by the start word"
+    elif rules.speaker(item.author, item.author_id) is Speaker.CHANGED:
+        reason = f"'{item.author}' is another account than before"
+    else:
+        reason = f"its author '{item.author}' is not authorised"
+    return Note("poll.waiting", {"ref": ledger.ref, "author": item.author, "reason": reason})
 
 
 def _build_spawn(ledger: Ledger, item: WorkItem, view: View, rules: Rules) -> Decision:
@@ -311,7 +327,7 @@ def _take_up(ledger: Ledger, view: View, rules: Rules) -> Decision:
     events: list[Event] = []
     notes: list[Note] = []
     settled: list[str] = []
-    accepted: dict[str, str | None] = {}
+    accepted: dict[str, dict[str, Any]] = {}
     for entry in _fresh(ledger, view.entries):
         reading = view.read(entry, rules)
         if reading.dropped:
@@ -319,7 +335,8 @@ def _take_up(ledger: Ledger, view: View, rules: Rules) -> Decision:
         if reading.dropped or reading.is_word_alone:
             settled.append(entry.key)
             continue
-        accepted[entry.key] = entry.author
+        facts = {"author": entry.author, "created": epoch(entry.created_at) or 0.0, "group": entry.group}
+        accepted[entry.key] = facts
         events.append(
             Event(
                 ref=ledger.ref,
@@ -481,6 +498,8 @@ def _obey(ledger: Ledger, obeyed: Sequence[tuple[str, Reading]]) -> Ledger:
     """Settle entries that are control words alone; of others record that their control words were applied."""
     if not obeyed:
         return ledger
+    if any(reading.word in (Word.RESUME, Word.START) for _, reading in obeyed):
+        ledger = breaker.lifted(ledger)
     alone = [key for key, reading in obeyed if reading.is_word_alone and key != _BODY]
     ledger = change(ledger, obeyed=ledger.poll.obeyed.union(key for key, _ in obeyed).difference(alone))
     return settle(ledger, *alone) if alone else ledger

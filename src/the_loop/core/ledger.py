@@ -9,6 +9,7 @@ Format 1 (`portable/<slug>.json`)::
               "commentAttempts": {"comment:3": 1},      rejections only
               "gaveUp": {"comment:3": ["0.1.0"]},       the versions that gave up
               "spawn": {"attempts": 0, "gaveUp": []},
+              "breaker": {"events": {"comment:4": 1769860800.0}, "since": 0.0},     see `breaker`
               "pending": {"comment:3": {"kind", "attempt", "state", "offer", …}}}}
 
 `pending` is the item's queue, in order of acceptance. `offer` numbers the offers of an event; it rises with every
@@ -133,6 +134,8 @@ class Pending(Struct, frozen=True, rename="camel", omit_defaults=True):
     redelivery: bool = False  # an earlier offer may have arrived
     author: str | None = None
     carries: tuple[str, ...] = ()  # the entries that a spawn settles with it
+    created: float = 0.0  # when it was written; 0 if that is not known
+    group: str = ""  # what it counts with as one, for the breaker
     pause: float = 0.0  # the pause that was set
     retry_at: float = 0.0  # when it is over; at most `pause` away
     notice: Notice = Notice.NONE
@@ -153,6 +156,14 @@ class Spawn(Struct, frozen=True, rename="camel"):
     extra: dict[str, Any] = {}
 
 
+class Breaker(Struct, frozen=True, rename="camel"):
+    """What was forwarded lately, by key or group, with when it was written; `since` when it is tripped, else 0."""
+
+    events: dict[str, float] = {}
+    since: float = 0.0
+    extra: dict[str, Any] = {}
+
+
 class Poll(Struct, frozen=True, rename="camel"):
     """The `poll` part of a ledger. Keys of its mappings are `<kind>:<id>`."""
 
@@ -167,6 +178,7 @@ class Poll(Struct, frozen=True, rename="camel"):
     comment_attempts: dict[str, int] = {}
     gave_up: dict[str, tuple[str, ...]] = {}
     spawn: Spawn = Spawn()
+    breaker: Breaker = Breaker()
     pending: dict[str, Pending] = {}
     extra: dict[str, Any] = {}
 
@@ -258,9 +270,11 @@ def accept(ledger: Ledger, key: str, author: str | None, carries: tuple[str, ...
     return change(ledger, pending={**ledger.poll.pending, key: _accepted(ledger, key, author, carries)})
 
 
-def accept_all(ledger: Ledger, authors: Mapping[str, str | None]) -> Ledger:
-    """Accept these events in their order; the author of each by its key."""
-    entries = {key: _accepted(ledger, key, author, ()) for key, author in authors.items()}
+def accept_all(ledger: Ledger, facts: Mapping[str, Mapping[str, Any]]) -> Ledger:
+    """Accept these events in their order; of each, by its key, the fields `author`, `created` and `group`."""
+    entries = {
+        key: msgspec.structs.replace(_accepted(ledger, key, None, ()), **fields) for key, fields in facts.items()
+    }
     return change(ledger, pending={**ledger.poll.pending, **entries}) if entries else ledger
 
 
@@ -416,6 +430,7 @@ def encode(ledger: Ledger) -> dict[str, Any]:
     poll["seenComments"] = sorted(ledger.poll.seen_comments)
     poll["obeyed"] = sorted(ledger.poll.obeyed)
     poll["spawn"] = _built(ledger.poll.spawn)
+    poll["breaker"] = _built(ledger.poll.breaker)
     poll["pending"] = {key: _built(entry) for key, entry in ledger.poll.pending.items()}
     return tree
 
@@ -426,6 +441,7 @@ def _ledger(tree: dict[str, Any]) -> Ledger:
     spawn = poll.get("spawn", {})
     poll["pending"] = {key: _known(entry, Pending) for key, entry in pending.items()}
     poll["spawn"] = _known(spawn, Spawn)
+    poll["breaker"] = _known(poll.get("breaker", {}), Breaker)
     return msgspec.convert({**_known(tree, Ledger), "poll": _known(poll, Poll)}, Ledger, strict=True)
 
 

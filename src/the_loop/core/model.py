@@ -98,6 +98,7 @@ class Entry:
     truncated: bool = False  # the body was over ENTRY_LIMIT bytes and left out
     about: Mapping[str, str | int] = field(default_factory=dict)  # the verdict of a review, the place of a comment
     author_id: int | None = None  # the account's own number, which stays while its name may change hands
+    group: str = ""  # what it was written with as one: a review and its comments on lines
     renamed_from: tuple[str, ...] = ()  # former keys of the same content by the same author, who could speak then
 
     @property

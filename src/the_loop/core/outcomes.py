@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from the_loop.core import breaker
 from the_loop.core.ledger import (
     Ledger,
     Pending,
@@ -34,6 +35,7 @@ class Policy:
     holds_uncertain: bool
     version: str
     reports_give_ups: bool = False
+    events_per_hour: int = 0  # of one item; 0: no limit
 
 
 def conclude(ledger: Ledger, key: str, outcome: Outcome, policy: Policy, now: float) -> tuple[Ledger, tuple[Note, ...]]:
@@ -59,7 +61,8 @@ def _conclude(
     entry = ledger.poll.pending[key]
     match outcome.verdict:
         case Verdict.DELIVERED:
-            return after_receipt(ledger, key), _receipts(ledger, key, entry)
+            counted = breaker.forwarded(ledger, key, policy.events_per_hour, now)
+            return after_receipt(counted, key), _receipts(ledger, key, entry)
         case Verdict.REFUSED:
             return _refused(ledger, key, outcome.reason, policy, now)
         case Verdict.LATER:

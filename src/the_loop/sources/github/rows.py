@@ -68,6 +68,12 @@ class Comment(Struct, frozen=True):
     pull_request_url: str | None = None
     path: str | None = None  # of a comment on a line
     line: int | None = None
+    pull_request_review_id: int | None = None
+
+    @property
+    def group(self) -> str:
+        """The review that it is a part of."""
+        return f"review:{self.pull_request_review_id}" if self.pull_request_review_id else ""
 
     @property
     def about(self) -> Mapping[str, str | int]:
@@ -95,6 +101,10 @@ class Review(Struct, frozen=True):
     @property
     def created_at(self) -> str:
         return self.submitted_at or ""
+
+    @property
+    def group(self) -> str:
+        return f"review:{self.id}"
 
     @property
     def about(self) -> Mapping[str, str | int]:
@@ -172,6 +182,7 @@ def _to_entry(row: Comment | Review, kind: Kind) -> Entry:
         created_at=clean(row.created_at),
         truncated=truncated,
         about=row.about,
+        group=row.group,
         author_id=row.user.id if row.user else None,
     )
 

@@ -1,0 +1,50 @@
+"""What a person should look at, with what to type: the `attention` of `status --json`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+from typing import Any, Final
+
+from the_loop.core.ledger import Ledger, Standing
+from the_loop.core.model import delivery_id, timestamp
+from the_loop.ledgers import Ledgers
+from the_loop.watched import Watched
+
+SHOWN: Final = 200
+_REASONS: Final = {
+    Standing.GAVE_UP: ("gave-up", "rejected too often"),
+    Standing.HELD: ("held", "its outcome is unknown"),
+}
+
+
+def attention_of(ledgers: Ledgers, watched: Iterable[Watched], pause_reason: str) -> list[dict[str, Any]]:
+    """Items and events that wait for a decision, sources that fail, a receiver that does not start; at most SHOWN.
+
+    Each has `state` and `reason`, and `ref`, `deliveryId`, `source`, `since` and `command` as they apply.
+    """
+    found = [{"state": "paused", "reason": pause_reason}] if pause_reason else []
+    found += [
+        {"source": one.source.name, "state": "failing", "reason": one.error or "no author is authorised"}
+        for one in watched
+        if one.error or one.is_unread
+    ]
+    for ref, reason in ledgers.held().items():
+        why = f"its ledger cannot be used: {reason}"
+        command = f"the-loop ledger reset {shlex.quote(ref)}"
+        found.append({"ref": ref, "state": "held", "reason": why, "command": command})
+    for ledger in ledgers.with_pending():
+        found += _of_item(ledger)
+    return found[:SHOWN]
+
+
+def _of_item(ledger: Ledger) -> Iterable[dict[str, Any]]:
+    command = f"the-loop ledger retry {shlex.quote(ledger.ref)}"
+    if since := ledger.poll.breaker.since:
+        reason = "too many events within an hour"
+        yield {"ref": ledger.ref, "state": "breaker", "since": timestamp(since), "reason": reason, "command": command}
+    for key, entry in ledger.poll.pending.items():
+        if entry.state in _REASONS:
+            state, reason = _REASONS[entry.state]
+            shown = {"ref": ledger.ref, "deliveryId": delivery_id(ledger.ref, key), "state": state, "reason": reason}
+            yield {**shown, "command": f"{command} {shlex.quote(key)}"}
