@@ -118,7 +118,7 @@ class Life:
             self._outbox,
             limit=self._config.routing.max_concurrent_dispatches,
             tell=self.tell,
-            may_hand_over=self._charge.check,
+            may_hand_over=self._may_hand_over,
             source_of=self.source_of,
             on_end=self._on_delivery_end,
         )
@@ -412,6 +412,10 @@ class Life:
         owner = self._sources.get(self.source_of(ref))
         if owner is not None:
             owner.loop.wake()
+
+    def _may_hand_over(self) -> bool:
+        """Asked before each hand-over: with a stop none is begun any more, also while its sources still end."""
+        return not self._wishes.is_stop and self._charge.check()
 
     def _may_poll(self) -> bool:
         """Asked before each cycle."""

@@ -5,6 +5,7 @@ A stop cancels between two items, so never inside one. An item that fails costs 
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
@@ -133,7 +134,7 @@ class Visits:
             raise self._ledgers.hold(ref, f"it is of another item ('{ledger.id}', not '{sighting.item.id}')")
         if _is_quiet(ledger, sighting, ref in owed):
             return False
-        view = self._view(ledger, sighting)
+        view = await self._read(self._view(ledger, sighting), watched.rules)
         if wants_thread(ledger, view, watched.rules, owed=ref in owed):
             if not budget.take(is_first=ledger is None):
                 owed.add(ref)
@@ -145,11 +146,20 @@ class Visits:
             ledger = self._ledgers.get(ref)  # an outcome may have been recorded meanwhile
             view = self._view(ledger, sighting)
             view = replace(view, item=thread.item or view.item, thread=thread.entries)
+            view = await self._read(view, watched.rules)
+            if (now := self._ledgers.get(ref)) is not ledger:
+                ledger, view = now, replace(self._view(now, sighting), item=view.item, thread=view.thread)
         await self._decide(sighting, ledger, view, watched.rules)
         if view.thread is not None:
             owed.discard(ref)
         self._dispatcher.offer(ref)
         return True
+
+    async def _read(self, view: View, rules: Rules) -> View:
+        """Have long texts with words or marks in them read in a thread: others have their turns meanwhile."""
+        if view.has_slow_ones(rules):
+            await asyncio.to_thread(view.read_slow_ones, rules)
+        return view
 
     async def _decide(self, sighting: Sighting, ledger: Ledger | None, view: View, rules: Rules) -> None:
         """Decide, and have it on disk. If there is much to write, others have turns, and it is decided again."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from the_loop.core import breaker
-from the_loop.core.guards import Dropped, Reading, Rules, Speaker, Word, read, read_text
+from the_loop.core.guards import Dropped, Reading, Rules, Speaker, Word, is_slow, read, read_text
 from the_loop.core.ledger import (
     Ledger,
     Phase,
@@ -64,6 +64,18 @@ class View:
         if reading is None:
             reading = self.readings[_BODY, item.body] = read_text(item.body, rules)
         return reading
+
+    def read_slow_ones(self, rules: Rules) -> None:
+        """Read the texts that take their time; what follows finds them read. May be called in another thread."""
+        for entry in self.entries:
+            if is_slow(entry.body, rules):
+                self.read(entry, rules)
+        if self.item is not None and is_slow(self.item.body, rules):
+            self.read_body(self.item, rules)
+
+    def has_slow_ones(self, rules: Rules) -> bool:
+        bodies = [entry.body for entry in self.entries] + ([self.item.body] if self.item is not None else [])
+        return any(is_slow(body, rules) for body in bodies)
 
     @property
     def entries(self) -> Sequence[Entry]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
+from unicodedata import category
 
+from the_loop.core.markdown import LIMIT, lines_of, shown
 from the_loop.core.model import Entry
 
 OWN_MARKER: Final = "<!-- the-loop -->"
-_FENCES: Final = ("```", "~~~")
+_SHORT: Final = 2000  # characters that are parsed in a few milliseconds
+# besides the format characters of Unicode: fillers, joiners and variation selectors
+_UNSEEN: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0") | set(map(chr, range(0xFE00, 0xFE10)))
 
 
 class Word(StrEnum):
@@ -111,29 +115,35 @@ def read(entry: Entry, rules: Rules) -> Reading:
 
 
 def read_text(body: str, rules: Rules) -> Reading:
-    """The control words in `body` and the remaining text. Words in quotations and code do not count."""
-    words = set()
-    others = []
-    for line, is_plain in _lines(body):
-        word = rules.words.get(_folded(line)) if is_plain else None
-        if word is None:
-            others.append(line)
-        else:
-            words.add(word)
-    if not words:
+    """The control words in `body` and the remaining text. A word counts on a line of its own that is shown as text."""
+    lines = lines_of(body)
+    said = {number: word for number, line in enumerate(lines) if (word := rules.words.get(_folded(line)))}
+    if said:
+        text = shown(body).text
+        said = {number: word for number, word in said.items() if number in text}
+    if not said:
         return Reading(text=body)
-    return Reading(words=frozenset(words), text="\n".join(others).strip())
+    others = [line for number, line in enumerate(lines) if number not in said]
+    return Reading(words=frozenset(said.values()), text="\n".join(others).strip())
 
 
 def is_own_notice(body: str) -> bool:
-    """True if the last line that is not blank is our marker, and is not quoted, fenced or indented."""
+    """True if the last line that is not blank is our marker, and is not quoted, fenced, or indented by four.
+
+    So it is taken for ours in a text that is too long to be read.
+    """
     if OWN_MARKER not in body:
         return False
-    last = ("", False)
-    for line, is_plain in _lines(body):
-        if line.strip():
-            last = (line, is_plain)
-    return last[1] and last[0].strip() == OWN_MARKER
+    lines = lines_of(body)
+    number, line = next((number, line) for number, line in reversed([*enumerate(lines)]) if _folded(line))
+    if _folded(line) != OWN_MARKER or line.startswith(("    ", "\t")):
+        return False
+    return len(body) > LIMIT or number in shown(body).html | shown(body).text
+
+
+def is_slow(body: str, rules: Rules) -> bool:
+    """True for a long text that has to be parsed: in a thread, as others wait otherwise."""
+    return len(body) > _SHORT and (OWN_MARKER in body or any(_folded(line) in rules.words for line in lines_of(body)))
 
 
 def phrases(start: str, stop: str, pause: str, resume: str) -> Mapping[str, Word]:
@@ -146,30 +156,8 @@ def phrases(start: str, stop: str, pause: str, resume: str) -> Mapping[str, Word
     }
 
 
-def _lines(body: str) -> Iterator[tuple[str, bool]]:
-    """Each line, and whether it is plain: not quoted, in a code fence, or indented by four."""
-    fence = ""
-    for line in body.replace("\r\n", "\n").replace("\r", "\n").split("\n"):
-        stripped = line.lstrip(" ")
-        indent = len(line) - len(stripped)
-        mark = _fence(stripped) if indent < 4 else ""
-        if fence:
-            if mark.startswith(fence) and not stripped.strip(mark[0] + " \t"):
-                fence = ""
-            yield line, False
-        elif mark:
-            fence = mark
-            yield line, False
-        else:
-            yield line, indent < 4 and not stripped.startswith((">", "\t"))
-
-
-def _fence(text: str) -> str:
-    """The run of fence characters at the start of `text`, or ""."""
-    if not text.startswith(_FENCES):
-        return ""
-    return text[: len(text) - len(text.lstrip(text[0]))]
-
-
 def _folded(line: str) -> str:
+    """A line without what cannot be seen, as words are compared."""
+    if not line.isascii():
+        line = "".join(char for char in line if char not in _UNSEEN and category(char) != "Cf")
     return " ".join(line.split()).casefold()
