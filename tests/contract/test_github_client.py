@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -254,6 +255,32 @@ class TestLimits:
 
         assert len(at_limit.value) == (1 << 20) - 2
         assert "larger than 1048576 bytes" in str(fault)
+
+    @pytest.mark.parametrize("value", ["[]", '""', "1", '{"a": {}}', r'"\"[\\"'])
+    @pytest.mark.parametrize("first", ["0", f'"{"," * (2 << 20)}"'], ids=["at once", "behind a text"])
+    @in_real_loop
+    async def test_get_when_the_answer_has_a_million_values_then_is_refused(self, first: str, value: str) -> None:
+        """32 MiB of `[],` took 3.5 s to decode, in which the loop stood still, and 900 MiB."""
+        body = f"[{first}{f', {value}' * 1_000_000}]".encode()
+        with HttpServer(lambda *_: Answer(200, {}, body)) as server:
+            client = client_of(server.url)
+            fault = await fault_of(client, "/")
+            await client.close()
+
+        assert "more values than a page" in str(fault)
+
+    @in_real_loop
+    async def test_get_when_a_page_is_as_large_as_can_be_then_is_read(self) -> None:
+        texts = ['[",{\\"' * 10_000, ", " * 32_000, "\\" * 65_536]
+        labels = [dict.fromkeys(("id", "url", "name", "color", "default", "description"), ",")] * 100
+        page = [{"body": texts[number % 3], "labels": labels, "user": {"login": "octocat"}} for number in range(100)]
+        body = json.dumps(page).encode()
+        with HttpServer(lambda *_: Answer(200, {}, body)) as server:
+            client = client_of(server.url)
+            answer = await client.get("/")
+            await client.close()
+
+        assert answer.value == page
 
     @pytest.mark.parametrize(
         ("headers", "wait_s"),

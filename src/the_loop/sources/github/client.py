@@ -19,6 +19,7 @@ import httpx2
 
 from the_loop import __version__
 from the_loop.sources.base import Limited, Silent, SourceError, Unanswered
+from the_loop.sources.github.pages import has_too_many_values
 from the_loop.sources.github.section import GITHUB_API_VERSION
 from the_loop.sources.limits import RateLimiter, RateLimiters, fingerprint
 
@@ -224,7 +225,7 @@ class Client:
         _check_limit(request, response, value, date)
         if status in (200, 201):
             if value is None:
-                raise SourceError(f"{path}: the response is not JSON")
+                raise SourceError(f"{path}: the response is not JSON, or has more values than a page")
             request.limiter.clear()
             return Answer(status, value, etag, date, moved, self._next(response))
         if status in (404, 410) or (request.method == "POST" and 400 <= status < 500):
@@ -278,7 +279,7 @@ def _check_limit(request: _Request, response: httpx2.Response, value: Any, date:
 def _decoded(content: bytes) -> Any:
     # NB: not msgspec's decoder: a lone surrogate in one comment would make it reject the whole page
     try:
-        return json.loads(content)
+        return None if has_too_many_values(content) else json.loads(content)
     except (ValueError, RecursionError):
         return None
 
