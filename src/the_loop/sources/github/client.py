@@ -20,6 +20,7 @@ import httpx2
 from the_loop import __version__
 from the_loop.sources.base import Limited, Silent, SourceError, Unanswered
 from the_loop.sources.github.pages import has_too_many_values
+from the_loop.sources.github.refusals import check_limit, message_of, number_of, sso_hint
 from the_loop.sources.github.section import GITHUB_API_VERSION
 from the_loop.sources.limits import RateLimiter, RateLimiters, fingerprint
 
@@ -27,9 +28,8 @@ REQUEST_LIMIT_S: Final = 30.0  # for one request in total, also if data keeps ar
 BODY_LIMIT: Final = 32 << 20  # bytes; a page of a hundred texts of 64 Ki characters has less
 _ACCEPT: Final = "application/vnd.github+json"
 _REDIRECTS: Final = (301, 302, 307, 308)
+_PORTS: Final = {"http": 80, "https": 443}
 _SAME_METHOD: Final = (307, 308)
-_LIMIT_WORDS: Final = ("rate limit", "abuse detection")
-_LONGEST_WAIT_S: Final = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ class Client:
     def _redirected(self, url: str, response: httpx2.Response) -> str:
         try:
             target = urljoin(url, response.headers.get("location", ""))
-            is_ours = urlsplit(target)[:2] == urlsplit(self._base)[:2]
+            is_ours = _origin(target) == _origin(self._base)
         except ValueError as error:
             raise SourceError(f"{url}: redirected to an invalid address") from error
         if not is_ours:
@@ -214,7 +214,8 @@ class Client:
         etag = _validator(response)
         etag = f"{request.bound} {etag}" if etag else ""
         request.limiter.note_left(
-            _number(response.headers.get("x-ratelimit-remaining")), _number(response.headers.get("x-ratelimit-limit"))
+            number_of(response.headers.get("x-ratelimit-remaining")),
+            number_of(response.headers.get("x-ratelimit-limit")),
         )
         if status == 304:
             if "If-None-Match" not in request.headers:
@@ -222,7 +223,7 @@ class Client:
             request.limiter.clear()
             return Answer(304, etag=etag, date=date, moved=moved)
         value = _decoded(content)
-        _check_limit(request, response, value, date)
+        check_limit(path, request.method, response, value, date=date, limiter=request.limiter)
         if status in (200, 201):
             if value is None:
                 raise SourceError(f"{path}: the response is not JSON, or has more values than a page")
@@ -235,9 +236,12 @@ class Client:
             hint = "check the token of this source" if was_sent else "none were sent: set tokenFile or $GITHUB_TOKEN"
             raise SourceError(f"{path}: the credentials were rejected (401)", hint)
         if status == 403:
-            raise SourceError(f"{path}: forbidden (403): {_message(value)}", "check the permissions of the token")
+            raise SourceError(
+                f"{path}: forbidden (403): {message_of(value)}",
+                sso_hint(response) or "check the permissions of the token",
+            )
         kind = Unanswered if status >= 500 else SourceError
-        raise kind(f"{path}: status {status} {_message(value)}".rstrip())
+        raise kind(f"{path}: status {status} {message_of(value)}".rstrip())
 
     def _next(self, response: httpx2.Response) -> str | None:
         """The path of the next page. A link out of this API is not followed: the token must not be sent there."""
@@ -256,24 +260,10 @@ class Client:
             return self._now()
 
 
-def _check_limit(request: _Request, response: httpx2.Response, value: Any, date: float) -> None:
-    """Raise Limited if the response is a rate limit, in any of its forms."""
-    status, headers = response.status_code, response.headers
-    says_so = isinstance(value, dict) and any(word in _message(value).lower() for word in _LIMIT_WORDS)
-    if status == 200 and not says_so:
-        return
-    if status not in (200, 403, 429):
-        return
-    wait_s = _seconds(headers.get("retry-after"), date)
-    if wait_s is None and headers.get("x-ratelimit-remaining") == "0":
-        reset = _number(headers.get("x-ratelimit-reset"))
-        wait_s = None if reset is None else reset - date + 1
-    if wait_s is None and (says_so or status == 429):
-        wait_s = request.limiter.guess_s()
-    if wait_s is not None:
-        wait_s = min(max(wait_s, 1.0), _LONGEST_WAIT_S)
-        request.limiter.hold(wait_s)
-        raise Limited(f"{request.path}: rate limit ({status})", wait_s)
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    """Scheme, host and port as URLs are compared (RFC 3986, section 6.2). Raises ValueError for an invalid port."""
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme)
 
 
 def _decoded(content: bytes) -> Any:
@@ -284,35 +274,10 @@ def _decoded(content: bytes) -> Any:
         return None
 
 
-def _message(value: Any) -> str:
-    if not isinstance(value, dict):
-        return ""
-    try:
-        errors = json.dumps(value["errors"])[:200] if value.get("errors") else ""
-    except RecursionError:
-        errors = ""
-    return f"{str(value.get('message', ''))[:300]} {errors}".strip()
-
-
 def _validator(response: httpx2.Response) -> str:
     """The ETag, "" if it cannot be sent back unchanged: some proxies return invalid ones."""
     etag = response.headers.get("etag", "")
     return etag if etag.isascii() and etag.isprintable() else ""
-
-
-def _seconds(text: str | None, date: float) -> float | None:
-    """The wait of a Retry-After header in seconds, which may be a number or a date (RFC 9110, section 10.2.3)."""
-    seconds = _number(text)
-    if seconds is not None or text is None:
-        return seconds
-    try:
-        return parsedate_to_datetime(text).timestamp() - date
-    except (ValueError, TypeError, OverflowError):
-        return None
-
-
-def _number(text: str | None) -> float | None:
-    return float(text) if text is not None and text.isascii() and text.strip().isdigit() else None
 
 
 def _cause(error: Exception) -> str:
