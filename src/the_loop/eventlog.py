@@ -85,6 +85,7 @@ CATALOG: Final[Mapping[str, Form]] = {
     ),
     "source.failed": Form(WARNING, "source {source} failed: {reason}"),
     "source.waiting": Form(WARNING, "source {source} is waiting until {until}: {reason}"),
+    "source.anonymous": Form(WARNING, "source {source} has no token: {reason}"),
     "source.exposed": Form(WARNING, "source {source}: {reason}"),
     "source.recovered": Form(NOTICE, "source {source} recovered"),
     "config.reloaded": Form(NOTICE, "loaded the configuration '{path}'"),

@@ -22,8 +22,8 @@ from the_loop import __version__
 from the_loop.sources.base import Limited, SourceError
 from the_loop.sources.github import client as client_module
 from the_loop.sources.github.client import Client
-from the_loop.sources.github.provider import github_token
 from the_loop.sources.github.section import GithubSection
+from the_loop.sources.github.token import github_token
 from the_loop.sources.limits import RateLimiters
 
 PATH = "/repos/octo/repo/issues?labels=auto"

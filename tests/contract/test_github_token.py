@@ -10,13 +10,18 @@ from typing import Any
 import pytest
 
 from support.clock import Clock
+from support.github import faults
 from support.github.fake import FakeGitHub
 from support.http_server import FakeServer
 from support.world import REPO, in_real_loop
+from the_loop.config import Config, Polling
 from the_loop.sources.base import SourceError, SourceSite
+from the_loop.sources.github import token as token_module
 from the_loop.sources.github.client import Client
-from the_loop.sources.github.provider import build, github_token
+from the_loop.sources.github.identity import ask_repository
+from the_loop.sources.github.provider import build, check
 from the_loop.sources.github.section import GithubSection
+from the_loop.sources.github.token import Token, github_token
 from the_loop.sources.limits import RateLimiters
 
 SECTION = GithubSection(provider="github", repos=(REPO,), label="auto")
@@ -111,3 +116,137 @@ async def notes_of(github: FakeGitHub, folder: Path, **fields: str) -> list[list
     listings = [await source.poll(None, {}) for _ in range(2)]
     await source.close()
     return [[(note.name, note.fields) for note in listing.notes] for listing in listings]
+
+
+def section_of(github: FakeGitHub, **fields: Any) -> GithubSection:
+    return GithubSection(provider="github", repos=(REPO,), label="auto", api_url=github.base_url, **fields)
+
+
+def client_of(section: GithubSection, environ: dict[str, str] | None = None) -> Client:
+    return Client(section.api_url, Token(section, environ or {"PATH": "/usr/bin:/bin"}), now=time.time)
+
+
+@in_real_loop
+async def test_command_when_named_then_runs_once_for_many_requests(github: FakeGitHub, tmp_path: Path) -> None:
+    count = tmp_path / "count"
+    client = client_of(section_of(github, token_command=("sh", "-c", f"echo x >>{count}; echo hush")))
+    for _ in range(3):
+        await client.get(f"/repos/{REPO}")
+    await client.close()
+
+    assert {request.headers["authorization"] for request in github.log} == {"Bearer hush"}
+    assert count.read_text() == "x\n"
+
+
+@pytest.mark.parametrize("is_post", [False, True])
+@in_real_loop
+async def test_command_when_its_token_is_rejected_then_runs_once_more(
+    github: FakeGitHub, tmp_path: Path, is_post: bool
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("first")
+    client = client_of(section_of(github, token_command=("cat", str(file))))
+    await client.get(f"/repos/{REPO}")
+    file.write_text("second")
+    github.fail("octo", faults.reply(401, {"message": "Bad credentials"}))
+    await (client.post(f"/repos/{REPO}/issues/1/comments", {"body": "x"}) if is_post else client.get(f"/repos/{REPO}"))
+    await client.close()
+
+    assert [request.headers["authorization"] for request in github.log[1:]] == ["Bearer first", "Bearer second"]
+
+
+@in_real_loop
+async def test_command_when_its_new_token_is_rejected_too_then_is_said_after_one_more_request(
+    github: FakeGitHub,
+) -> None:
+    client = client_of(section_of(github, token_command=("echo", "hush")))
+    github.fail("octo", faults.reply(401, {"message": "Bad credentials"}), times=None)
+    with pytest.raises(SourceError, match="401") as caught:
+        await client.get(f"/repos/{REPO}")
+    await client.close()
+
+    assert github.requests <= 2
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        (("sh", "-c", "echo hush; echo hush >&2; exit 3"), "exit status 3"),
+        (("sh", "-c", "yes hush"), "more than 16384 bytes"),
+        (("sh", "-c", "echo hush; sleep 300 & sleep 300"), "not finished within 1 s"),
+        (("sh", "-c", "echo hush; sleep 300 &"), "not finished within 1 s"),
+        (("echo", ""), "empty or more than one line"),
+        (("printf", "hush\nhush"), "empty or more than one line"),
+        (("/nonexistent/hush-not-shown",), "No such file"),
+    ],
+)
+@in_real_loop
+async def test_command_when_it_fails_then_is_said_and_its_output_never_shown(
+    github: FakeGitHub, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], problem: str
+) -> None:
+    monkeypatch.setattr(token_module, "COMMAND_LIMIT_S", 1.0)
+    client = client_of(section_of(github, token_command=command))
+    with pytest.raises(SourceError, match=problem) as caught:
+        await client.get(f"/repos/{REPO}")
+    await client.close()
+
+    assert github.requests == 0
+    assert "hush" not in str(caught.value).replace("hush-not-shown", "")
+
+
+@in_real_loop
+async def test_credential_when_there_is_no_folder_then_no_other_place_is_tried(github: FakeGitHub) -> None:
+    client = client_of(section_of(github, credential="token"), {"GITHUB_TOKEN": "hush"})
+    with pytest.raises(SourceError, match="CREDENTIALS_DIRECTORY"):
+        await client.get(f"/repos/{REPO}")
+
+    assert github.requests == 0
+
+
+@in_real_loop
+async def test_credential_when_rejected_then_says_that_it_needs_a_restart(github: FakeGitHub, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("hush")
+    client = client_of(section_of(github, credential="token"), {"CREDENTIALS_DIRECTORY": str(tmp_path)})
+    github.fail("octo", faults.reply(401, {}), times=None)
+    with pytest.raises(SourceError) as caught:
+        await client.get(f"/repos/{REPO}")
+    await client.close()
+
+    assert "restart" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("environ", "token"),
+    [
+        ({"GH_TOKEN": "two"}, "two"),
+        ({"GITHUB_TOKEN": "one", "GH_TOKEN": "two"}, "one"),
+        ({"GITHUB_TOKEN": "", "GH_TOKEN": "two"}, "two"),
+        ({}, None),
+    ],
+)
+def test_token_when_no_place_is_named_then_is_that_of_the_environment(
+    environ: dict[str, str], token: str | None
+) -> None:
+    assert github_token(SECTION, environ) == token
+
+
+@in_real_loop
+async def test_anonymous_when_nothing_is_found_then_says_that_no_token_was_sent(
+    github: FakeGitHub, tmp_path: Path
+) -> None:
+    told = await notes_of(github, tmp_path)
+    client = client_of(section_of(github), {"PATH": "/bin"})
+    with pytest.raises(SourceError, match="no token was sent"):
+        await ask_repository(client, "octo/absent")
+    await client.close()
+
+    assert [[name for name, _ in notes] for notes in told] == [["source.anonymous"], []]
+
+
+@pytest.mark.parametrize("fields", [("credential", "token_file"), ("token_file", "token_command")])
+def test_section_when_it_names_two_places_then_is_a_fault(fields: tuple[str, str]) -> None:
+    values: dict[str, Any] = {"credential": "x", "token_file": "/x", "token_command": ("x",)}
+    section = GithubSection(provider="github", repos=(REPO,), label="auto", **{name: values[name] for name in fields})
+
+    assert "exactly one place" in str(check(section, Config(polling=Polling(sources=(section,)))))

@@ -42,10 +42,10 @@ from the_loop.recovery import Recovery
 from the_loop.runners.base import Offer, Status, Trace
 from the_loop.source_loop import SourceLoop
 from the_loop.sources.github.client import Client
-from the_loop.sources.github.provider import github_token
 from the_loop.sources.github.repositories import Repositories
 from the_loop.sources.github.section import GithubSection
 from the_loop.sources.github.source import GithubSource
+from the_loop.sources.github.token import github_token
 from the_loop.sources.limits import RateLimiters
 from the_loop.state import StateRoot
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
@@ -22,6 +22,7 @@ from the_loop.sources.base import Limited, Silent, SourceError, Unanswered
 from the_loop.sources.github.pages import has_too_many_values
 from the_loop.sources.github.refusals import check_limit, message_of, number_of, sso_hint
 from the_loop.sources.github.section import GITHUB_API_VERSION
+from the_loop.sources.github.token import Token
 from the_loop.sources.limits import RateLimiter, RateLimiters, fingerprint
 
 REQUEST_LIMIT_S: Final = 30.0  # for one request in total, also if data keeps arriving slowly
@@ -30,6 +31,10 @@ _ACCEPT: Final = "application/vnd.github+json"
 _REDIRECTS: Final = (301, 302, 307, 308)
 _PORTS: Final = {"http": 80, "https": 443}
 _SAME_METHOD: Final = (307, 308)
+
+
+class Rejected(SourceError):
+    """The token is not valid (401)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,7 @@ class Client:
         limiters: RateLimiters | None = None,
         api_version: str = GITHUB_API_VERSION,
         transport: httpx2.AsyncBaseTransport | None = None,
+        first_limiter: RateLimiter | None = None,
     ) -> None:
         self._base = api_url.rstrip("/")
         self._token = token
@@ -90,18 +96,23 @@ class Client:
         self._version = api_version
         self._transport = transport
         self._http: httpx2.AsyncClient | None = None
-        self._limiter: RateLimiter | None = None  # of the token of the last request
+        self._limiter = first_limiter  # of the token of the last request
 
     async def get(self, path: str, etag: str = "") -> Answer:
         """GET `path` below the API's address, following redirects within it. Raises SourceError and Limited."""
-        return await self._ask("GET", path, etag=etag)
+        return await self._renewing(lambda: self._ask("GET", path, etag=etag))
 
     async def post(self, path: str, value: Any) -> Answer:
         """POST `value` as JSON. A status of 400 to 499 that is not a rate limit is returned: nothing was done then.
 
         Raises Limited, with nothing done, and SourceError, with the outcome unknown.
         """
-        return await self._ask("POST", path, body=json.dumps(value).encode())
+        return await self._renewing(lambda: self._ask("POST", path, body=json.dumps(value).encode()))
+
+    @property
+    def is_anonymous(self) -> bool:
+        """True if requests are sent without a token. Raises SourceError."""
+        return self._token() is None
 
     @property
     def is_short(self) -> bool:
@@ -115,6 +126,22 @@ class Client:
             self._http = None
 
     # --- requests ---
+
+    async def _renewing(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Ask, and once more if the token was rejected and is another one when it is requested again."""
+        token = self._token
+        if isinstance(token, Token) and not token.is_printed:
+            await token.renew()
+        sent = token()
+        try:
+            answer = await ask()
+            if answer.status != 401:  # of a POST; nothing was done
+                return answer
+        except Rejected:
+            answer = None
+        if isinstance(token, Token):
+            await token.renew()
+        return answer if answer and token() == sent else await ask()
 
     async def _ask(self, method: str, path: str, *, etag: str = "", body: bytes | None = None) -> Answer:
         url, moved = self._base + path, ""
@@ -233,8 +260,9 @@ class Client:
             return Answer(status, value, date=date, moved=moved)
         if status == 401:
             was_sent = "Authorization" in request.headers
-            hint = "check the token of this source" if was_sent else "none were sent: set tokenFile or $GITHUB_TOKEN"
-            raise SourceError(f"{path}: the credentials were rejected (401)", hint)
+            hint = getattr(self._token, "hint", "check the token of this source")
+            hint = hint if was_sent else "no token was sent: set tokenFile or $GITHUB_TOKEN"
+            raise Rejected(f"{path}: the credentials were rejected (401)", hint)
         if status == 403:
             raise SourceError(
                 f"{path}: forbidden (403): {message_of(value)}",

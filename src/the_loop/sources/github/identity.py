@@ -18,9 +18,12 @@ async def ask_repository(client: Client, name: str) -> Repository:
     path = f"/repos/{name}"
     answer = await client.get(path)
     if answer.status != 200:
-        raise SourceError(
-            f"cannot read '{name}': not found with this token", "check its name, apiUrl and the token's permissions"
-        )
+        hint = "check its name, apiUrl and the token's permissions"
+        if client.is_anonymous:
+            raise SourceError(
+                f"cannot read '{name}': not found, and no token was sent", "set tokenFile or $GITHUB_TOKEN"
+            )
+        raise SourceError(f"cannot read '{name}': not found with this token", hint)
     return one(answer.value, Repository, path)
 
 

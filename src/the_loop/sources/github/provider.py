@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from the_loop.config import Config, Fault, path_faults
 from the_loop.core.model import Note
 from the_loop.sources.base import SourceError
 from the_loop.sources.github.section import GithubSection
+from the_loop.sources.github.token import VARIABLES, Token, github_token, token_path
 from the_loop.sources.tokens import exposure
 from the_loop.state import StateRoot
 
@@ -25,6 +25,9 @@ def check(section: GithubSection, config: Config) -> list[Fault]:
     faults = _shared_repositories(section, config)
     if not (section.monitor.issues or section.monitor.pull_requests):
         faults.append(Fault("monitor", "leaves nothing to watch; one of both has to be true"))
+    places = (("credential", section.credential), ("tokenFile", section.token_file))
+    named = [field for field, value in (*places, ("tokenCommand", section.token_command)) if value]
+    faults += [Fault(field, f"is set beside {named[0]}; a token comes from exactly one place") for field in named[1:]]
     return faults + path_faults(tokenFile=section.token_file)
 
 
@@ -35,14 +38,18 @@ def build(section: GithubSection, site: SourceSite) -> Source:
     from the_loop.sources.github.repositories import Repositories
     from the_loop.sources.github.source import GithubSource
 
-    if site.wait_s:
-        with suppress(SourceError):  # without its token the first poll says so
-            limiter = site.limiters.of(section.api_url, github_token(section, site.environ))
+    token, limiter = Token(section, site.environ), None
+    with suppress(SourceError):  # without its token the first poll says so
+        # the token of a command is not known yet: its limiter takes over the wait of this one
+        command = "\0".join(section.token_command)
+        limiter = site.limiters.of(section.api_url, command or github_token(section, site.environ))
+        if site.wait_s:
             limiter.resume(site.wait_left_s, site.wait_s)
     client = Client(
         section.api_url,
-        lambda: github_token(section, site.environ),
+        token,
         now=time.time,
+        first_limiter=limiter if section.token_command else None,
         limiters=site.limiters,
         api_version=section.api_version,
     )
@@ -60,47 +67,17 @@ def build(section: GithubSection, site: SourceSite) -> Source:
 
 def _warnings(section: GithubSection, site: SourceSite) -> list[Note]:
     """What is to be told once, as it should be different but works."""
-    path = _token_path(section, site.environ)
+    try:
+        path = token_path(section, site.environ)
+    except SourceError:
+        return []  # each poll says so
+    if path is None and not section.token_command and not any(site.environ.get(name) for name in VARIABLES):
+        reason = "GitHub is asked anonymously, public repositories only, 60 requests per hour (set tokenFile)"
+        return [Note("source.anonymous", {"source": site.name, "reason": reason})]
     if path is None or path.parent == Path(site.environ.get("CREDENTIALS_DIRECTORY", "")):
         return []
     exposed = exposure(path)
     return [Note("source.exposed", {"source": site.name, "reason": exposed})] if exposed else []
-
-
-def _token_path(section: GithubSection, environ: Mapping[str, str]) -> Path | None:
-    credentials = environ.get("CREDENTIALS_DIRECTORY")
-    if section.credential and credentials:
-        return Path(credentials) / section.credential
-    return Path(section.token_file).expanduser() if section.token_file else None
-
-
-def github_token(section: GithubSection, environ: Mapping[str, str]) -> str | None:
-    """The token as it is right now: the credential, else the file, else `$GITHUB_TOKEN`; None for none at all.
-
-    Raises SourceError where one is named and cannot be read: that is not the same as none.
-    """
-    path = _token_path(section, environ)
-    if path is None:
-        given = environ.get("GITHUB_TOKEN", "")
-        return _checked_token(given, "$GITHUB_TOKEN") if given else None
-    try:
-        token = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        cause = error.strerror if isinstance(error, OSError) else "it is not ASCII"
-        raise SourceError(
-            f"cannot read the token in '{path}': {cause}", "it has to be there, and readable by this user"
-        ) from error
-    return _checked_token(token, f"'{path}'")
-
-
-def _checked_token(text: str, place: str) -> str:
-    """The token without what stands around it. No message ever quotes it: neither ours nor a library's."""
-    if not text.isascii():
-        raise SourceError(f"cannot read the token in {place}: it is not ASCII")
-    token = text.strip()
-    if not token or not token.isprintable() or " " in token:
-        raise SourceError(f"the token in {place} is empty or more than one line")
-    return token
 
 
 def _shared_repositories(section: GithubSection, config: Config) -> list[Fault]:

@@ -44,6 +44,7 @@ class GithubSection(SourceSection, frozen=True, kw_only=True):
         None
     )
     token_file: str | None = None
+    token_command: tuple[Annotated[str, Meta(min_length=1, pattern=r"^[^\x00]+$")], ...] = ()
     api_version: Annotated[str, Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", description="as in 2022-11-28")] = (
         GITHUB_API_VERSION
     )
