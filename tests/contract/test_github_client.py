@@ -505,9 +505,7 @@ class TestToken:
             ({}, {"GITHUB_TOKEN": ""}, None),
             ({}, {"GITHUB_TOKEN": "env"}, "env"),
             ({"token_file": "{dir}/file"}, {"GITHUB_TOKEN": "env"}, "file"),
-            ({"credential": "cred", "token_file": "{dir}/file"}, {"CREDENTIALS_DIRECTORY": "{dir}"}, "cred"),
-            ({"credential": "cred", "token_file": "{dir}/file"}, {}, "file"),
-            ({"credential": "cred"}, {"GITHUB_TOKEN": "env"}, "env"),
+            ({"credential": "cred"}, {"CREDENTIALS_DIRECTORY": "{dir}"}, "cred"),
         ],
     )
     def test_token_then_comes_from_the_first_place_that_is_named(

@@ -91,6 +91,7 @@ class Client:
     ) -> None:
         self._base = api_url.rstrip("/")
         self._token = token
+        self._sent: str | None = None  # the token of the last request
         self._now = now
         self._limiters = limiters or RateLimiters(now)
         self._version = api_version
@@ -128,20 +129,25 @@ class Client:
     # --- requests ---
 
     async def _renewing(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Ask, and once more if the token was rejected and is another one when it is requested again."""
+        """Ask, and once more if the token was rejected (nothing was done then) and there is another one now."""
         token = self._token
         if isinstance(token, Token) and not token.is_printed:
             await token.renew()
-        sent = token()
         try:
             answer = await ask()
-            if answer.status != 401:  # of a POST; nothing was done
+            if answer.status != 401 or not await self._is_replaced():
                 return answer
         except Rejected:
-            answer = None
-        if isinstance(token, Token):
-            await token.renew()
-        return answer if answer and token() == sent else await ask()
+            if not await self._is_replaced():
+                raise
+        return await ask()
+
+    async def _is_replaced(self) -> bool:
+        """True if the token is another one than was sent, after its command has run again. Raises SourceError."""
+        if not isinstance(self._token, Token):
+            return False
+        await self._token.renew()
+        return self._token() != self._sent
 
     async def _ask(self, method: str, path: str, *, etag: str = "", body: bytes | None = None) -> Answer:
         url, moved = self._base + path, ""
@@ -161,7 +167,7 @@ class Client:
         raise SourceError(f"{path}: too many redirects")
 
     def _request(self, path: str, method: str, url: str, etag: str, body: bytes | None) -> _Request:
-        token = self._token()
+        token = self._sent = self._token()
         if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
             raise SourceError("the token contains characters that cannot be sent", "check the token of this source")
         bound = fingerprint(self._base, token or "", _ACCEPT, self._version)
