@@ -85,9 +85,11 @@ class Fault:
 
     path: str
     problem: str
+    line: int | None = None  # from 1; None if it is in no line of the file
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.problem}" if self.path else self.problem
+        text = f"{self.path}: {self.problem}" if self.path else self.problem
+        return text if self.line is None else f"line {self.line}: {text}"
 
 
 class ConfigError(LoopError):

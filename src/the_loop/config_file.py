@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_typ
 import msgspec
 import yaml
 
+from the_loop import config_text
 from the_loop.config import (
     Config,
     ConfigError,
@@ -38,16 +39,6 @@ _CREDENTIALS: Final = re.compile(r"//[^\s]*@")
 _BRIEFLY: Final = reprlib.Repr()
 _BRIEFLY.maxstring = _BRIEFLY.maxother = 60
 _BRIEFLY.maxlevel = 2
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML without dates: what looks like one is the text that was written."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
 
 
 def find_file(option: str | None, environ: Mapping[str, str]) -> Path | None:
@@ -74,13 +65,21 @@ def load(file: Path | None) -> Loaded:
 def parse(text: bytes, file: str) -> Config:
     """The configuration that `text` holds. Raises ConfigError with every fault that can be seen at once."""
     try:
-        tree = yaml.load(text, Loader=_Loader)  # noqa: S506 (it is a SafeLoader)
+        read = config_text.read(text)
     except Exception as error:  # a tag may make the library raise anything
-        raise ConfigError(file, [Fault("", f"it is not YAML: {_one_line(error)}")]) from error
+        raise ConfigError(file, [config_text.mistake(error)]) from error
+    tree = read.tree
     if not isinstance(tree, dict):
         what = "it is empty" if tree is None else f"expected a mapping, got {_shown(tree)}"
         raise ConfigError(file, [Fault("", f"{what}; at least 'polling.sources' is needed")])
-    return _config(tree, file)
+    try:
+        config = _config(tree, file)
+    except ConfigError as error:
+        placed = [Fault(fault.path, fault.problem, read.line_of(fault.path)) for fault in error.faults]
+        raise ConfigError(file, [*read.faults, *placed]) from None
+    if read.faults:
+        raise ConfigError(file, list(read.faults))
+    return config
 
 
 def embedded_default() -> Config:
@@ -262,6 +261,7 @@ def _contradictions(config: Config) -> list[Fault]:
                 f"'{bare[0]}' could be meant for any of {', '.join(sorted(sharing))}; write '{example}'",
             )
         )
+    faults += _names_that_cannot_be(config)
     for index, section in enumerate(sections):
         faults += _stated(SOURCES, section.provider, section, config, f"polling.sources[{index}]")
     faults += [Fault(f"state.{fault.path}", fault.problem) for fault in path_faults(root=config.state.root)]
@@ -269,6 +269,27 @@ def _contradictions(config: Config) -> list[Fault]:
     if len(set(words)) < len(words):
         faults.append(Fault("routing.control", "two words are the same"))
     return faults + _stated(RUNNERS, config.session.runner, config.session, config, "session")
+
+
+def _names_that_cannot_be(config: Config) -> list[Fault]:
+    """Names of `authorizedUsers` that no author can have, as the provider (`name_fault`, optional) knows."""
+    found: dict[str, str] = {}
+    for index, section in enumerate(config.polling.sources):
+        own = section.authorized_users
+        names, path = (
+            (config.routing.authorized_users, "routing.authorizedUsers")
+            if own is None
+            else (own, f"polling.sources[{index}].authorizedUsers")
+        )
+        name_fault = getattr(SOURCES.get(section.provider), "name_fault", None)
+        for number, name in enumerate(names):
+            provider, colon, bare = name.partition(":")
+            is_prefixed = bool(colon) and provider in SOURCES.names()
+            if name_fault is None or (is_prefixed and provider != section.provider):
+                continue
+            if problem := name_fault(bare if is_prefixed else name):
+                found.setdefault(f"{path}[{number}]", problem)
+    return [Fault(path, problem) for path, problem in found.items()]
 
 
 def _stated(registry: Registry[Any], name: str, section: Section, config: Config, path: str) -> list[Fault]:

@@ -79,7 +79,8 @@ def test_there_are_modules_to_look_at() -> None:
         ("ledgers", {"core.model", "core.ledger", "durable", "state", "records"}),
         ("sources.base", {"core.model", "sources.limits"}),
         ("runners.base", {"core.model"}),
-        ("config_file", {"core.model", "config", "plugins"}),
+        ("config_text", {"core.model", "config"}),
+        ("config_file", {"core.model", "config", "config_text", "plugins"}),
         ("plugins", {"core.model", "config", "sources.base", "runners.base"}),
     ],
 )

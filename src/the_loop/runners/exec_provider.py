@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +31,8 @@ def check(section: CommandSession, config: Config) -> list[Fault]:
         faults.append(
             Fault("command", "is missing; the program to run for each event, as a list: [my-agent, --from-stdin]")
         )
+    elif "/" in section.command[0]:
+        faults += path_faults(**{"command[0]": section.command[0]})
     return faults
 
 
@@ -45,7 +48,7 @@ def build(section: CommandSession, site: RunnerSite) -> Runner:
     from the_loop.runners.units import find_units
 
     command = Command(
-        argv=section.command,
+        argv=tuple(map(_at_home, section.command)),
         workdir=workdir_of(section, site.environ),
         limit_s=site.limit_s,
         environment=site.environ,
@@ -55,6 +58,11 @@ def build(section: CommandSession, site: RunnerSite) -> Runner:
     if units is None:
         site.tell(Note("dispatch.no_manager", {"reason": "this user has no service manager"}))
     return ExecRunner(command, units, site.tell)
+
+
+def _at_home(word: str) -> str:
+    """The word as a shell would take it: `~/…` and `~user/…` lead to a home, any other `~` is a character."""
+    return os.path.expanduser(word) if word.startswith("~") and "/" in word else word  # noqa: PTH111 (a home that is not there leaves the word as it is)
 
 
 def workdir_of(section: CommandSession, environ: Mapping[str, str]) -> Path:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from the_loop.config import Config, Fault, path_faults
+from the_loop.config import Config, Fault, login_and_id, path_faults
 from the_loop.core.model import Note
 from the_loop.sources.base import SourceError
 from the_loop.sources.github.section import GithubSection
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from the_loop.sources.base import Source, SourceSite
 
 Section = GithubSection
+_LOGIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\[bot\])?")
 
 
 def check(section: GithubSection, config: Config) -> list[Fault]:
@@ -29,6 +31,22 @@ def check(section: GithubSection, config: Config) -> list[Fault]:
     named = [field for field, value in (*places, ("tokenCommand", section.token_command)) if value]
     faults += [Fault(field, f"is set beside {named[0]}; a token comes from exactly one place") for field in named[1:]]
     return faults + path_faults(tokenFile=section.token_file)
+
+
+def name_fault(name: str) -> str:
+    """Why no account can have this name, with what would be right; nothing if one can."""
+    login, _ = login_and_id(name)
+    if _LOGIN.fullmatch(login):
+        return ""
+    if "@" in login.strip()[1:]:
+        return f"'{name}' is an e-mail address; write the login of the account, as in 'octocat'"
+    kind, _, rest = re.sub(r"^https?://[^/]*/|^/|/$", "", login.strip()).removeprefix("@").rstrip("/.").rpartition("/")
+    if kind in ("app", "apps") and _LOGIN.fullmatch(rest):
+        return f"'{name}' is not a login; the login of this app is '{rest}[bot]'"
+    if kind:
+        return f"'{name}' is not a login; a team cannot be named, write the logins of its members"
+    meant = f"; did you mean '{rest}'?" if _LOGIN.fullmatch(rest) else ", as in 'octocat' or 'renovate[bot]'"
+    return f"'{name}' is not a login{meant}"
 
 
 def build(section: GithubSection, site: SourceSite) -> Source:
