@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from support.configs import config_of, faults_of, tree
 from support.processes import run_python
+from the_loop.cli.common import Options
 from the_loop.config import ConfigError
 from the_loop.config_file import find_file, load, parse, peek_root
 
@@ -218,3 +219,21 @@ def test_peek_root_of_no_file_is_none(tmp_path: Path) -> None:
     assert peek_root(None) is None
     assert peek_root(tmp_path / "missing") is None
     assert peek_root(tmp_path) is None
+
+
+def test_reload_when_the_file_vanished_names_it_and_takes_no_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "the-loop" / "config.yaml"
+    file.parent.mkdir()
+    file.write_text(yaml.safe_dump(tree()))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("THE_LOOP_CONFIG", raising=False)
+    options = Options(None, None, verbose=False)
+    loaded = options.load()
+    file.unlink()
+
+    with pytest.raises(ConfigError, match="cannot read it: No such file") as caught:
+        options.reload(loaded)
+
+    assert caught.value.file == str(file)

@@ -204,7 +204,7 @@ def test_configuration_page_when_it_shows_faults_they_are_told_so() -> None:
     """
 
     with pytest.raises(config.ConfigError) as caught:
-        config_file.parse(textwrap.dedent(faulty).encode(), "loop.yaml")
+        config_file.parse(textwrap.dedent(faulty).lstrip().encode(), "loop.yaml")
 
     assert sample.partition("\n")[2].strip() == f"the-loop: {caught.value}"
 

@@ -44,6 +44,10 @@ class Options:
         """The configuration in force. Raises ConfigError."""
         return load(find_file(self.config_file, os.environ))
 
+    def reload(self, before: Loaded) -> Loaded:
+        """The file of `before` as it is now; no other takes its place if it vanished. Raises ConfigError."""
+        return load(before.file) if before.file is not None else self.load()
+
     def root(self) -> StateRoot:
         """The state root, also when other parts of the configuration are invalid. Raises RootUnknown."""
         file = find_file(self.config_file, os.environ)

@@ -72,7 +72,7 @@ def start(options: Options, *, once: bool, wait_s: float, takeover: bool) -> Non
         if result.code not in (stopping.Code.DONE, stopping.Code.NOTHING_RUNS):
             _tell(result)
     how = daemon.How(once=once, wait_s=wait_s, verbose=options.verbose)
-    code = daemon.run(root, loaded, lambda: options.load().config, how)
+    code = daemon.run(root, loaded, lambda: options.reload(loaded).config, how)
     _end(code)
 
 
