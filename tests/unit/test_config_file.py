@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -237,3 +238,17 @@ def test_reload_when_the_file_vanished_names_it_and_takes_no_default(
         options.reload(loaded)
 
     assert caught.value.file == str(file)
+
+
+def test_load_in_a_unit_takes_no_built_in_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("THE_LOOP_CONFIG", raising=False)
+    options = Options(None, None, verbose=False)
+    monkeypatch.setenv("SYSTEMD_EXEC_PID", "1")
+    assert options.load().file is None
+
+    monkeypatch.setenv("SYSTEMD_EXEC_PID", str(os.getpid()))
+    with pytest.raises(ConfigError, match="a unit does not run on the built-in default") as caught:
+        options.load()
+
+    assert caught.value.exit_code == 78

@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
 from the_loop import wiring
 from the_loop.cli.help import CONFIG_HELP, DEBUG_HELP, STATE_ROOT_HELP, VERBOSE_HELP
-from the_loop.config import ConfigError, Loaded, names_below
+from the_loop.config import ConfigError, Fault, Loaded, names_below
 from the_loop.config_file import find_file, load, peek_root
 from the_loop.core.model import LoopError
-from the_loop.processes import Identity, execution_of
+from the_loop.processes import Identity, execution_of, is_main_of_unit
 from the_loop.state import StateRoot
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -32,6 +32,12 @@ class RootUnknown(LoopError):
         super().__init__(f"cannot find out the state root: {error.summary}", "name it with --state-root DIR")
 
 
+_NO_DEFAULT: Final = (
+    "a unit does not run on the built-in default; write /etc/the-loop/config.yaml or ~/.config/the-loop/config.yaml, "
+    "or name your file with --config in ExecStart= of the unit (XDG variables of a shell are not set in units)"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """The global options of one call."""
@@ -42,7 +48,10 @@ class Options:
 
     def load(self) -> Loaded:
         """The configuration in force. Raises ConfigError."""
-        return load(find_file(self.config_file, os.environ))
+        file = find_file(self.config_file, os.environ)
+        if file is None and is_main_of_unit(os.environ):
+            raise ConfigError("none", [Fault("", _NO_DEFAULT)])
+        return load(file)
 
     def reload(self, before: Loaded) -> Loaded:
         """The file of `before` as it is now; no other takes its place if it vanished. Raises ConfigError."""
