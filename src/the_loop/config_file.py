@@ -48,7 +48,13 @@ def find_file(option: str | None, environ: Mapping[str, str]) -> Path | None:
         return Path(named)
     home = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME") or _home()) / ".config")
     places = (Path(home) / "the-loop" / "config.yaml", Path("/etc/the-loop/config.yaml"))
-    return next((place for place in places if os.path.lexists(place)), None)
+    return next((place for place in places if os.path.lexists(place) or misnamed(place)), None)
+
+
+def misnamed(file: Path) -> Path | None:
+    """`config.yml` beside the missing `config.yaml`, which was meant to be it; None if there is none."""
+    beside = file.with_suffix(".yml")
+    return beside if file.suffix == ".yaml" and os.path.lexists(beside) else None
 
 
 def load(file: Path | None) -> Loaded:
@@ -58,7 +64,9 @@ def load(file: Path | None) -> Loaded:
     try:
         text = file.read_bytes()
     except OSError as error:
-        raise ConfigError(str(file), [Fault("", f"cannot read it: {error.strerror}")]) from error
+        beside = misnamed(file) if isinstance(error, FileNotFoundError) else None
+        hint = f"; '{beside.name}' is there, rename it to '{file.name}'" if beside is not None else ""
+        raise ConfigError(str(file), [Fault("", f"cannot read it: {error.strerror}{hint}")]) from error
     return Loaded(parse(text, str(file)), file)
 
 

@@ -37,7 +37,7 @@ _SLUG_LIMIT: Final = 200
 _PUNCTUATION: Final = {":": ",", "/": "+", "#": "@"}
 _PUNCTUATION_BACK: Final = {b: a for a, b in _PUNCTUATION.items()}
 _LITERAL: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
-_OWN: Final = frozenset({PIDFILE, "poll-status.json", "poll.wake", "control.sock", "portable", "local", "logs"})
+OWN_NAMES: Final = frozenset({PIDFILE, "poll-status.json", "poll.wake", "control.sock", "portable", "local", "logs"})
 _GUESTS: Final = frozenset({"inbox", "lost+found"})
 _NOT_ITEMS: Final = frozenset({"authors", "repositories"})  # beside the ledgers; a ref always has a colon
 _FOLDERS: Final = ("portable", "local", "local/deliveries", "local/sources", "local/sessions", "logs")
@@ -205,8 +205,8 @@ class StateRoot:
             )
 
     def _may_be_there(self, name: str) -> bool:
-        is_half_written = name.startswith(".") and any(name.startswith(f".{own}.") for own in _OWN)
-        return name in _OWN or name in self.guests or is_half_written
+        is_half_written = name.startswith(".") and any(name.startswith(f".{own}.") for own in OWN_NAMES)
+        return name in OWN_NAMES or name in self.guests or is_half_written
 
     def prepare_folders(self) -> None:
         """Create the directories below the root, and remove temporary files that interrupted writes left there.

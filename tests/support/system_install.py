@@ -67,10 +67,11 @@ class SystemInstall(Installed):
         self._sources: Sequence[Mapping[str, Any]] | None = None
         self._settings = {}
         self._cleared_at = 0.0
-        self.install()
-        self.user = container.user("the-loop")
+        # without these the install is refused, as a service would not see the program
         for unit in (SERVICE, ONCE, *(unit.replace(".", "@.") for unit in (SERVICE, ONCE))):
             self.write(_ETC / f"{unit}.d" / "40-test.conf", f"[Service]\n{_seen_paths()}", owner=0)
+        self.install()
+        self.user = container.user("the-loop")
         self.write(_ETC / f"{SERVICE}.d" / "41-quick.conf", "[Service]\nRestartSec=200ms\n", owner=0)
         self.clear()
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pwd
 import re
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -15,16 +17,28 @@ import click
 
 from the_loop.cli.common import Options, with_options
 from the_loop.config import ConfigError
-from the_loop.config_file import load
+from the_loop.config_file import find_file, load, misnamed
 from the_loop.core.model import LoopError
 from the_loop.eventlog import say
 from the_loop.subprocesses import Finished, manager_environment, run_blocking
-from the_loop.supervision.install import MARK, SLICE, is_ours, manager_drop_in, shipped, unit_texts, write_all
+from the_loop.supervision.install import (
+    MARK,
+    NOTHING_NAMED,
+    SLICE,
+    Named,
+    is_ours,
+    manager_drop_in,
+    quoted,
+    shipped,
+    unit_texts,
+    write_all,
+)
+from the_loop.supervision.surroundings import HIDDEN, mend_of_owners, unseen, user_units_folder, verify
 
 _SYSTEM_UNITS = Path("/etc/systemd/system")
 _USER_UNITS = Path("/etc/systemd/user")
 _SYSTEM_USER = "the-loop"
-_HIDDEN = ("/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/")  # noqa: S108 (a program must not be there)
+_SYSTEM_ROOT = "/var/lib/the-loop"
 _SYSTEM_FILES = {
     Path("/etc/sysusers.d/the-loop.conf"): "the-loop.sysusers",
     Path("/etc/tmpfiles.d/the-loop.conf"): "the-loop.tmpfiles",
@@ -73,28 +87,88 @@ def install(options: Options, *, timer: bool, is_user: bool, is_system: bool, na
     for_user = _is_for_user(is_user=is_user, is_system=is_system)
     if not for_user and os.geteuid() != 0:
         raise LoopError("cannot install system units: you are not root", "use --user, or run the command as root")
-    texts = {_path(file, for_user=for_user): text for file, text in _texts(for_user, name).items()}
+    named = _named(options, for_user=for_user, name=name)
+    texts = {_path(file, for_user=for_user): text for file, text in _texts(for_user, name, named).items()}
+    services = [file for file in texts if file.suffix == ".service"]
     if not for_user:
+        _refuse_hidden(named, services)
         _prepare_system()
-        _warn_of_hidden_program()
         uid = pwd.getpwnam(_SYSTEM_USER).pw_uid
-        for file in list(texts):
-            if file.suffix == ".service":
-                texts[file.with_name(f"{file.name}.d") / "10-manager.conf"] = manager_drop_in(uid)
+        for file in services:
+            texts[file.with_name(f"{file.name}.d") / "10-manager.conf"] = manager_drop_in(uid)
     for line in write_all(texts):
         print(line)
     _systemctl(for_user, "daemon-reload")
-    _warn_of_hidden_homes(options.config_file or _config_path(for_user, name), for_user=for_user)
-    is_complete = not for_user or _lingers()
-    main = _instance("the-loop-poll-once.timer" if timer else "the-loop-poll.service", name)
+    config = named.config or _config_path(for_user, name)
+    _warn_of_hidden_homes(config, for_user=for_user)
+    is_good, said = verify([_named_as(file, name) for file in texts if file.suffix != ".conf"], is_user=for_user)
+    for line in said:
+        say(f"the-loop: {line}")
+    lacks = _what_a_user_lacks() if for_user else _what_the_service_lacks(named, name)
+    _tell_next(config, _instance("the-loop-poll-once.timer" if timer else "the-loop-poll.service", name), for_user)
+    for line in lacks:
+        say(f"the-loop: NOT COMPLETE: {line}")
+    if not is_good or (lacks and not for_user):
+        click.get_current_context().exit(1)
+
+
+def _named(options: Options, *, for_user: bool, name: str | None) -> Named:
+    """What the units have to name. A user's units name what this call would use, a service only what options name.
+
+    Raises click.UsageError: an instance names its own.
+    """
+    if name is not None:
+        if options.config_file or options.state_root:
+            raise click.UsageError(
+                f"--name contradicts --config and --state-root: the instance reads {_config_path(for_user, name)} and "
+                "has a state root of its own; name another one there, as state.root"
+            )
+        return Named()
+    file = find_file(options.config_file, os.environ) if for_user or options.config_file else None
+    is_default = file is not None and file == Path(_config_path(for_user, name)).expanduser()
+    root = options.state_root or (os.environ.get("THE_LOOP_STATE_ROOT") if for_user else None)
+    return Named(
+        None if file is None or is_default else str(file.absolute()),
+        str(Path(root).absolute()) if root else None,
+        is_root_given=options.state_root is not None,
+    )
+
+
+def _tell_next(config: str, unit: str, for_user: bool) -> None:  # noqa: FBT001 (one of two managers)
     words = "systemctl --user" if for_user else "systemctl"
-    print(f"next: write {_config_path(for_user, name)}, then run `{words} enable --now {main}`")
-    if not is_complete:
-        user = pwd.getpwuid(os.geteuid()).pw_name
-        say(
-            f"the-loop: NOT COMPLETE: lingering is off, so the poller and all sessions end at your last logout "
-            f"(run `loginctl enable-linger {user}`)"
-        )
+    enable = f"run `{words} enable --now {unit}`"
+    path = Path(config).expanduser()
+    if os.path.lexists(path):
+        print(f"next: {enable}")
+        return
+    if (beside := misnamed(path)) is not None:
+        say(f"the-loop: '{beside}' is not read (run `mv {shlex.quote(str(beside))} {shlex.quote(str(path))}`)")
+    print(f"next: write {config} (the units do not start without it), then {enable}")
+
+
+def _named_as(file: Path, name: str | None) -> Path:
+    """The path by which a unit file is verified: a template as its instance."""
+    return file if name is None else file.with_name(file.name.replace("@.", f"@{name}."))
+
+
+def _what_a_user_lacks() -> list[str]:
+    if _lingers():
+        return []
+    call = f"loginctl enable-linger {pwd.getpwuid(os.geteuid()).pw_name}"
+    return [f"lingering is off, so the poller and all sessions end at your last logout (run `{call}`)"]
+
+
+def _what_the_service_lacks(named: Named, name: str | None) -> list[str]:
+    """What lies in the state root and is not the service's, or that there is none where the options name it."""
+    root = Path(named.root or (_SYSTEM_ROOT if name is None else f"{_SYSTEM_ROOT}-{name}"))
+    try:
+        mend = mend_of_owners(root, _SYSTEM_USER, pwd.getpwnam(_SYSTEM_USER).pw_uid)
+    except FileNotFoundError:
+        make = f"install -d -m 0700 -o {_SYSTEM_USER} -g {_SYSTEM_USER} {shlex.quote(str(root))}"
+        return [f"there is no state root '{root}' (run `{make}`)"] if named.root else []
+    except OSError as error:
+        return [f"cannot find out who owns the files in '{root}': {error.strerror}"]
+    return [f"files in '{root}' belong to others, the service cannot use them (run `{mend}`)"] if mend else []
 
 
 @command.command()
@@ -146,15 +220,16 @@ def _other_instances(name: str, *, for_user: bool) -> list[str]:
 @command.command()
 @_kind
 @with_options
-def show(_options: Options, *, is_user: bool, is_system: bool, name: str | None) -> None:
+def show(options: Options, *, is_user: bool, is_system: bool, name: str | None) -> None:
     """Print the files that `unit install` would write."""
     for_user = _is_for_user(is_user=is_user, is_system=is_system)
-    for file, text in _texts(for_user, name).items():
+    named = _named(options, for_user=for_user, name=name)
+    for file, text in _texts(for_user, name, named).items():
         print(f"# {_path(file, for_user=for_user)}\n{text}")
 
 
-def _texts(for_user: bool, name: str | None) -> dict[str, str]:  # noqa: FBT001 (one of two managers)
-    return unit_texts(_bindir(), is_user=for_user, name=name)
+def _texts(for_user: bool, name: str | None, named: Named = NOTHING_NAMED) -> dict[str, str]:  # noqa: FBT001
+    return unit_texts(_bindir(), is_user=for_user, name=name, named=named)
 
 
 def _is_for_user(*, is_user: bool, is_system: bool) -> bool:
@@ -163,11 +238,11 @@ def _is_for_user(*, is_user: bool, is_system: bool) -> bool:
     return is_user or (not is_system and os.geteuid() != 0)
 
 
+@functools.cache
 def _folder(for_user: bool) -> Path:  # noqa: FBT001 (one of two managers)
     if not for_user:
         return _SYSTEM_UNITS
-    home = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    return Path(home) / "systemd" / "user"
+    return user_units_folder(os.environ)
 
 
 def _path(file: str, *, for_user: bool) -> Path:
@@ -221,11 +296,23 @@ def _lingers() -> bool:
     return run_blocking(argv, manager_environment(os.environ), limit_s=_CALL_LIMIT_S).out == "yes"
 
 
-def _warn_of_hidden_program() -> None:
-    """Warn if the command is below a home directory: the system service cannot see it there."""
-    places = {str(_bindir()), sys.prefix, sys.base_prefix, str(Path(__file__).resolve().parent)}
-    for place in sorted(place for place in places if place.startswith(_HIDDEN)):
-        say(f"the-loop: NOT COMPLETE: the system service cannot see '{place}' (install it outside /home and /tmp)")
+def _refuse_hidden(named: Named, services: Sequence[Path]) -> None:
+    """Raise LoopError if the program, or what the options name, is where the service sees nothing."""
+    places = [str(_bindir()), sys.prefix, sys.base_prefix, str(Path(__file__).resolve().parents[1])]
+    hidden = unseen([*places, *(path for path in (named.config, named.root) if path)], services)
+    if not hidden:
+        return
+    lines = " ".join(shlex.quote(f"BindReadOnlyPaths={quoted(place)}") for place in hidden)
+    folders = " ".join(shlex.quote(f"{service}.d") for service in services)
+    write = f"printf '%s\\n' '[Service]' {lines} > $dir/50-program.conf"
+    show = f"for dir in {folders}; do mkdir -p $dir && {write}; done"
+    raise LoopError(
+        f"cannot install system units: the service sees nothing below {', '.join(HIDDEN)}, and there is: "
+        f"{', '.join(hidden)}\n"
+        "  install the program elsewhere: `python3 -m venv /opt/the-loop`, install it with `/opt/the-loop/bin/pip`, "
+        "and run `/opt/the-loop/bin/the-loop unit install --system`\n"
+        f"  or, if everybody may read these directories, show them to the service: `{show}`"
+    )
 
 
 def _warn_of_hidden_homes(config_file: str, *, for_user: bool) -> None:
@@ -239,7 +326,7 @@ def _warn_of_hidden_homes(config_file: str, *, for_user: bool) -> None:
     except ConfigError:
         return
     for section in sections:
-        if isinstance(section, DirectorySection) and section.path.startswith((*_HIDDEN, "~")):
+        if isinstance(section, DirectorySection) and section.path.startswith((*HIDDEN, "~")):
             say(
                 f"the-loop: the system service cannot see '{section.path}' "
                 "(add `BindPaths=` with it in `systemctl edit the-loop-poll.service`)"

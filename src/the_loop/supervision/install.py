@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
@@ -27,6 +28,18 @@ _NEEDS_PRIVILEGE: Final = re.compile(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What the call of `unit install` names, as absolute paths; None: what the shipped units name."""
+
+    config: str | None = None
+    root: str | None = None
+    is_root_given: bool = False  # by an option
+
+
+NOTHING_NAMED: Final = Named()
+
+
 def shipped(name: str) -> str:
     """The text of a file in `systemd/`."""
     return (files("the_loop") / "systemd" / name).read_text("utf-8")
@@ -39,7 +52,7 @@ def as_template(text: str) -> str:
     )
     text = text.replace("the-loop-poll.wake", "the-loop-poll@%i.wake")
     text = re.sub(r"^(Description=.*)$", r"\1 (%i)", text, flags=re.MULTILINE)
-    text = re.sub(r"(the-loop poll start|the-loop config check)", r"\1 --config /etc/the-loop/%i.yaml", text)
+    text = text.replace("/etc/the-loop/config.yaml", "/etc/the-loop/%i.yaml")
     text = text.replace("THE_LOOP_STATE_ROOT=/var/lib/the-loop", "THE_LOOP_STATE_ROOT=/var/lib/the-loop-%i")
     return text.replace("StateDirectory=the-loop\n", "StateDirectory=the-loop-%i\n")
 
@@ -53,14 +66,49 @@ def as_user(text: str) -> str:
     return text.replace("WantedBy=multi-user.target", "WantedBy=default.target")
 
 
-def unit_texts(bindir: Path, *, is_user: bool, name: str | None) -> dict[str, str]:
+def unit_texts(bindir: Path, *, is_user: bool, name: str | None, named: Named = NOTHING_NAMED) -> dict[str, str]:
     """File name and text of each unit to install; with `name`, the template units of that instance."""
     texts = {SLICE: shipped(SLICE)}
     for base in BASES:
         text = shipped(base) if name is None else as_template(shipped(base))
-        text = (as_user(text) if is_user else text).replace("@bindir@", str(bindir))
-        texts[base if name is None else template_name(base)] = text
+        text = _with_named(as_user(text) if is_user else text, named, is_user=is_user)
+        texts[base if name is None else template_name(base)] = text.replace(
+            "@bindir@/the-loop", _program(bindir / "the-loop")
+        )
     return {file: f"{MARK}\n{text}" for file, text in texts.items()}
+
+
+def _with_named(text: str, named: Named, *, is_user: bool) -> str:
+    """The text of a unit with the configuration and the state root of the call, for those that are named."""
+    if named.config:
+        config = quoted(named.config, escapes_dollar=True)
+        text = re.sub(r"--config \S+", lambda _: f"--config {config}", text)
+    if not named.root:
+        return text
+    lines = [f"Environment={quoted(f'THE_LOOP_STATE_ROOT={named.root}')}"]
+    if not is_user:  # which may write nowhere else; -: a missing one is told by the poller
+        lines.append(f"ReadWritePaths={quoted(f'-{named.root}')}")
+    text = re.sub(r"^Environment=THE_LOOP_STATE_ROOT=.*$", lambda _: "\n".join(lines), text, flags=re.MULTILINE)
+    if named.is_root_given:  # an option, unlike the variable, goes before `state.root` of the configuration
+        root = quoted(named.root, escapes_dollar=True)
+        text = text.replace("the-loop poll start", f"the-loop poll start --state-root {root}")
+    return text
+
+
+def _program(path: Path) -> str:
+    """The first words of a command that runs `path`; systemd takes no quotes, backslashes or breaks in the first."""
+    if re.search(r"""["'\\\x00-\x1f\x7f]""", str(path)):
+        return f"/usr/bin/env {quoted(path, escapes_dollar=True)}"
+    return quoted(path)
+
+
+def quoted(text: str | Path, *, escapes_dollar: bool = False) -> str:
+    """`text` as one word of a unit file. `$` is replaced in arguments of commands, and in nothing else."""
+    escaped = str(text).replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("\n", "\\n")
+    if escapes_dollar:
+        escaped = escaped.replace("$", "$$")
+    is_plain = escaped == str(text) and not re.search(r"[\s';]", escaped)
+    return escaped if is_plain else f'"{escaped}"'
 
 
 def template_name(base: str) -> str:
