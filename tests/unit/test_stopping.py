@@ -12,7 +12,8 @@ import pytest
 
 from support.locks import CLAIM
 from support.systemctl import CANCELED, HANGS, MINE, NO_BUS, REFUSED, SYSTEM, Ctl, holding, record
-from the_loop.supervision.stopping import Code, Result, restart, stop
+from the_loop.state import StateRoot
+from the_loop.supervision.stopping import Code, Result, mention_other_units, restart, stop
 from the_loop.supervision.unit import Unit, systemctl
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from support.processes import Child
-    from the_loop.state import StateRoot
+
 
 ME: Final = os.geteuid()
 
@@ -273,3 +274,32 @@ def test_stop_when_this_command_runs_in_a_unit_of_its_own_then_stops_as_from_any
         ctl.on("stop", ctl.turns("inactive", holder.pid))
 
         assert stop(root, CLAIM, 20).code is Code.DONE
+
+
+# --- units on other roots ---
+
+
+def test_stop_when_nothing_runs_here_then_my_active_unit_on_another_root_is_named(
+    root: StateRoot, ctl: Ctl, tmp_path: Path
+) -> None:
+    elsewhere = StateRoot(tmp_path / "elsewhere")
+    elsewhere.prepare_root()
+    ctl.lists(MINE)
+    with holding(elsewhere) as holder:
+        ctl.is_("active", "running", holder.pid, f"THE_LOOP_STATE_ROOT={elsewhere.path}")
+
+        result = stop(root, CLAIM, 5)
+
+    assert result.code == Code.NOTHING_RUNS
+    assert (
+        f"; the user unit '{MINE.name}' is active on '{elsewhere.path}' "
+        f"(run `systemctl --user stop {MINE.name}` to stop it)"
+    ) in result.message
+
+
+def test_stop_when_the_active_unit_is_on_this_root_then_it_is_not_another_one(root: StateRoot, ctl: Ctl) -> None:
+    ctl.lists(MINE)
+    with holding(root) as holder:
+        ctl.is_("active", "running", holder.pid)
+
+        assert mention_other_units(root) == ""

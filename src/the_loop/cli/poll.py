@@ -17,7 +17,7 @@ from the_loop.cli.common import Options, check_configuration_of, with_options
 from the_loop.core.model import epoch, printable, span
 from the_loop.lock import Probe, Sight, look
 from the_loop.state import PIDFILE, StateRoot
-from the_loop.supervision.stopping import Result, mention_system_units
+from the_loop.supervision.stopping import Result, mention_other_units
 from the_loop.supervision.unit import recorded_unit, state_of, unit_of
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -140,7 +140,7 @@ def status(options: Options, *, as_json: bool, check: bool) -> None:
     else:
         lines = [*_in_words(report, sight.cause), *changed]
         print("\n".join(printable(options.typed(line)) for line in lines))
-        if sight.probe is not Probe.HELD and (others := mention_system_units()):
+        if sight.probe is not Probe.HELD and (others := mention_other_units(root)):
             print(others.removeprefix("; "))
     codes = {Probe.HELD: 0, Probe.FREE: 3, Probe.UNKNOWN: 4}
     needs_person = check and sight.probe is Probe.HELD and (report["attention"] != [] or report["changedAuthors"] != [])

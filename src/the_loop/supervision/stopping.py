@@ -23,7 +23,7 @@ from the_loop.state import StateRoot
 from the_loop.supervision.unit import (
     Unit,
     active_companions,
-    active_system_units,
+    active_elsewhere,
     runs,
     state_of,
     systemctl,
@@ -72,7 +72,7 @@ def stop(root: StateRoot, pidfile: str, timeout_s: float, *, for_takeover: bool 
     while True:
         stays_free_s = _STAYS_FREE_S
         sight = _look_for_holder(root, pidfile, until, sight)
-        if refusal := _refusal(sight):
+        if refusal := _refusal(root, sight):
             return Result(Code.STILL_THERE, refusal)
         if sight.verified and sight.holder is not None:
             problem, is_unit = _end_holder(root, pidfile, sight.holder, asked=asked, until=until)
@@ -109,13 +109,13 @@ def restart(
         if sight.probe is Probe.FREE:
             return Result(Code.NOTHING_RUNS, f"no poller is running on '{root.path}'")
         sight = _look_for_holder(root, pidfile, until, sight)
-        if (refusal := _refusal(sight)) or time.monotonic() >= until:
+        if (refusal := _refusal(root, sight)) or time.monotonic() >= until:
             return Result(Code.STILL_THERE, refusal or _still_there(sight, timeout_s, set()))
         time.sleep(_PROBE_INTERVAL_S)
         sight = look(root.path, pidfile)
     before = _claimed_at(root.path / pidfile)
     unit, unit_refusal = _unit_that_runs(sight.holder, until)
-    if refusal := _refusal(sight) or unit_refusal:
+    if refusal := _refusal(root, sight) or unit_refusal:
         return Result(Code.STILL_THERE, refusal)
     try:
         check(sight.holder)
@@ -217,13 +217,16 @@ def _stop_what_is_on_its_way(
     if unknown:
         return Result(Code.STILL_THERE, "; ".join(unknown))
     nothing = _nothing_runs(root, pidfile, sight)
-    return Result(nothing.code, f"{nothing.message}{_would_start_again(root, until)}{mention_system_units()}")
+    return Result(nothing.code, f"{nothing.message}{_would_start_again(root, until)}{mention_other_units(root)}")
 
 
-def mention_system_units() -> str:
-    """For an ordinary user: name active system units, which run on another root but may be the ones that are meant."""
-    names = [] if os.geteuid() == 0 else active_system_units()
-    return "".join(f"; the system unit '{name}' is active (run `systemctl stop {name}` to stop it)" for name in names)
+def mention_other_units(root: StateRoot) -> str:
+    """Name active units on other state roots, which may be the ones that are meant: "; …" for each."""
+    told = []
+    for unit, path in active_elsewhere(root):
+        where = f" on '{path}'" if path else ""
+        told.append(f"; the {unit.scope} unit '{unit.name}' is active{where} (run `{unit.command('stop')}` to stop it)")
+    return "".join(told)
 
 
 def _left(until: float) -> float:
@@ -286,10 +289,10 @@ def _ask(root: StateRoot, pidfile: str, holder: Identity, *, asked: set[Identity
         poll.poll(max(0.0, until - time.monotonic()) * 1000)
 
 
-def _refusal(sight: Sight) -> str:
+def _refusal(root: StateRoot, sight: Sight) -> str:
     """Why no process may be signalled, if waiting does not change that; else ""."""
     if sight.probe is Probe.UNKNOWN:
-        return f"cannot find out whether a poller runs: {sight.cause}{mention_system_units()}"
+        return f"cannot find out whether a poller runs: {sight.cause}{mention_other_units(root)}"
     if sight.holder is None:
         return f"a poller holds the lock, but {sight.cause}" if sight.probe is Probe.HELD else ""
     try:

@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import shlex
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -42,7 +43,9 @@ def verify(units: Sequence[Path], *, is_user: bool) -> tuple[bool, list[str]]:
     """Whether the manager will load these files (also if that cannot be found out), and what there is to say."""
     scope = "--user" if is_user else "--system"
     argv = ["systemd-analyze", scope, "verify", "--man=no", "--recursive-errors=no", *map(str, units)]
-    finished = run_blocking(argv, manager_environment(os.environ), limit_s=_VERIFY_LIMIT_S)
+    with tempfile.TemporaryDirectory() as folder:  # it wants a runtime directory, which is gone without a login
+        environ = {**manager_environment(os.environ), "XDG_RUNTIME_DIR": folder}
+        finished = run_blocking(argv, environ, limit_s=_VERIFY_LIMIT_S)
     if finished.code is None:
         return True, [f"cannot verify the units: {finished.problem}"]
     return finished.is_good, [f"systemd-analyze verify: {line}" for line in _said(finished)]

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from the_loop.durable import IrregularFile, read_json_object, replace_file, to_json_bytes
 from the_loop.processes import Identity, is_main_of_unit
-from the_loop.state import StateRoot
+from the_loop.state import PIDFILE, StateRoot
 from the_loop.subprocesses import Finished, manager_environment, run_blocking
 
 POLL_UNITS: Final = "the-loop-poll*.service"
@@ -270,10 +270,25 @@ def runs(unit: Unit, holder: Identity, limit_s: float = _CALL_LIMIT_S) -> bool |
     return None if state is None else state.main_pid == holder.pid
 
 
-def active_system_units() -> list[str]:
-    """Names of the active poller units of the system manager."""
+def active_elsewhere(root: StateRoot) -> list[tuple[Unit, str]]:
+    """The active poller units that a person may mean, with their state roots ("" is unknown); none is on this root.
+
+    Units of our own user manager, and for an ordinary user those of the system manager.
+    """
     units, _ = _listed(POLL_UNITS, _CALL_LIMIT_S, "--state=active")
-    return [unit.name for unit in units if unit.scope == "system"]
+    if os.geteuid() == 0:
+        units = [unit for unit in units if unit.scope == "user"]
+    found = [(unit, _locked_by(state_of(unit))) for unit in units]
+    return [(unit, path) for unit, path in found if path != str(root.path)]
+
+
+def _locked_by(state: UnitState | None) -> str:
+    """The state root whose lock file the main process of a unit has open; "" if that cannot be seen."""
+    try:
+        files = [one.readlink() for one in Path(f"/proc/{state.main_pid}/fd").iterdir()] if state is not None else []
+    except OSError:
+        return ""
+    return next((str(file.parent) for file in files if file.name == PIDFILE), "")
 
 
 def _listed(pattern: str, limit_s: float, *options: str) -> tuple[list[Unit], list[str]]:
