@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures.thread  # noqa: F401 (used by the event loop for host names)
 import encodings.idna  # noqa: F401 (likewise; a running poller imports nothing: its files may be replaced)
 import os
+import shlex
 import signal
 import sys
 import time
@@ -43,7 +44,9 @@ def run(root: StateRoot, loaded: Loaded, reload: Callable[[], Config], how: How)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by whoever started us, children could not be waited for
     original = dict(os.environ)
     log = root.logs / "events.jsonl"
-    trail = Trail(_sink(root, JsonLog(log), verbose=how.verbose), time.time)
+    trail = Trail(
+        _sink(root, JsonLog(log), verbose=how.verbose), time.time, f"--state-root {shlex.quote(str(root.path))}"
+    )
     wakes = inherited_socket(os.environ)
     notifier = Notifier(os.environ, lambda problem: say(f"the-loop: {problem}"))
     blocks = MeasuredSelector()

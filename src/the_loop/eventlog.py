@@ -20,7 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Protocol, TextIO
 
-from the_loop.core.model import Note, delivery_id, printable, timestamp
+from the_loop.core.model import Note, delivery_id, printable, timestamp, with_given
 
 FIELD_LIMIT: Final = 2000  # characters
 LOG_LIMIT: Final = 10 << 20  # bytes; one older file is kept
@@ -107,10 +107,14 @@ class Sink(Protocol):
 
 
 class Trail:
-    """Writes events to a sink. A failed write is reported once on stderr and otherwise ignored."""
+    """Writes events to a sink. A failed write is reported once on stderr and otherwise ignored.
 
-    def __init__(self, sink: Sink, now: Callable[[], float]) -> None:
+    `given`: the options, quoted for a shell, of the commands that messages tell to run.
+    """
+
+    def __init__(self, sink: Sink, now: Callable[[], float], given: str = "") -> None:
         self._sink = sink
+        self._given = given
         self._now = now
         self._is_broken = False
 
@@ -125,6 +129,7 @@ class Trail:
     def tell(self, note: Note) -> None:
         """Write the event of `note`, with the current time."""
         event = compose(note, self._now())
+        event["message"] = with_given(event["message"], self._given)
         try:
             self._sink.write(event)
             self._is_broken = False

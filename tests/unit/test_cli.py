@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -10,7 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 from the_loop import cli
+from the_loop.cli.common import Options, with_options
 from the_loop.cli.events import parse_moment
+from the_loop.core.model import LoopError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,3 +84,55 @@ def test_command_when_like_no_other_then_2_without_a_hint() -> None:
 def test_moment_that_is_none_is_a_usage_error(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is not a time"):
         parse_moment(text, datetime.now(UTC))
+
+
+# --- commands in messages ---
+
+HERE = "--config 'my loop.yaml' --state-root /srv/x"
+
+
+@pytest.mark.parametrize("hint", ["see `the-loop poll status`", "run `/opt/bin/the-loop unit install --system`"])
+def test_error_when_it_tells_a_command_then_that_has_the_options_of_this_call(hint: str) -> None:
+    @click.command()
+    @with_options
+    def fails(_options: Options) -> None:
+        raise LoopError(f"no, {hint}", hint)
+
+    done = CliRunner().invoke(fails, ["--config", "my loop.yaml", "--state-root", "/srv/x"])
+
+    assert isinstance(done.exception, LoopError)
+    right = hint.replace("the-loop ", f"the-loop {HERE} ")
+    assert str(done.exception) == f"no, {right} ({right})"
+
+
+def test_typed_when_it_is_a_control_word_then_is_left() -> None:
+    assert Options("x", "y", verbose=False).typed("write `the-loop start`") == "write `the-loop start`"
+
+
+def test_messages_of_the_source_when_they_tell_a_command_then_it_is_in_backquotes() -> None:
+    """Only such a command gets the options of the call."""
+    bare = re.compile(r"(?<![`/\w-])the-loop (authors|config|events|ledger|poll|unit) [a-z]")
+    told = []
+    for file in Path(cli.__file__).parents[1].rglob("*.py"):
+        syntax = ast.parse(file.read_text())
+        docs = {id(node.body[0].value) for node in ast.walk(syntax) if _has_doc(node)}  # type: ignore[attr-defined]
+        told += [
+            f"{file.name}: {node.value}"
+            for node in ast.walk(syntax)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs
+            if bare.search(node.value)
+        ]
+
+    # put into backquotes by those who call it; the lines of unit files
+    assert sorted(told) == [
+        "authors.py: the-loop authors accept ",
+        "authors.py: the-loop authors reject ",
+        "install.py: the-loop poll start",
+        "install.py: the-loop poll start --state-root ",
+        "overrides.py: the-loop ledger show ",
+    ]
+
+
+def _has_doc(node: ast.AST) -> bool:
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    return isinstance(node, kinds) and ast.get_docstring(node) is not None

@@ -514,3 +514,16 @@ def test_teller_on_a_narrow_stream_says_odd_text_safely() -> None:
 
     assert re.fullmatch(rb"the-loop: [ -~]*\n", raw.getvalue())
     assert os.linesep.encode() not in raw.getvalue()[:-1]
+
+
+def test_trail_when_a_message_tells_a_command_then_it_names_the_root() -> None:
+    told: list[Mapping[str, Any]] = []
+
+    class Keeping(Sink):
+        def write(self, event: Mapping[str, Any]) -> None:
+            told.append(event)
+
+    fields = {"ref": "github:o/r#1", "key": "spawn:1", "willRetry": False}
+    Trail(Keeping(), lambda: NOON, "--state-root '/srv/my loop'").tell(Note("poll.comment_failed", fields))
+
+    assert "`the-loop --state-root '/srv/my loop' ledger retry 'github:o/r#1'`" in told[0]["message"]

@@ -43,7 +43,7 @@ def list_(options: Options, *, as_json: bool = False) -> None:
                 print(printable(f"{login}  account {known['id']} on {host}, since {known['since']}{by_hand}"))
     if not as_json:
         for line in waiting_lines(waiting_authors(tree)):
-            print(printable(line))
+            print(printable(options.typed(line)))
 
 
 @command.command()

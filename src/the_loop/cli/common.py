@@ -16,7 +16,7 @@ from the_loop import wiring
 from the_loop.cli.help import CONFIG_HELP, DEBUG_HELP, STATE_ROOT_HELP, VERBOSE_HELP
 from the_loop.config import ConfigError, Fault, Loaded, names_below
 from the_loop.config_file import find_file, load, peek_root
-from the_loop.core.model import LoopError
+from the_loop.core.model import LoopError, with_given
 from the_loop.processes import Identity, execution_of, is_main_of_unit
 from the_loop.state import StateRoot
 
@@ -69,8 +69,8 @@ class Options:
     def typed(self, text: str) -> str:
         """`text` with these options in the commands that it suggests: copied, they are about the same state root."""
         named = {"--config": self.config_file, "--state-root": self.state_root}
-        given = "".join(f"{option} {shlex.quote(value)} " for option, value in named.items() if value)
-        return text.replace("`the-loop ", f"`the-loop {given}")
+        given = " ".join(f"{option} {shlex.quote(value)}" for option, value in named.items() if value)
+        return with_given(text, given)
 
     def root_of(self, loaded: Loaded) -> StateRoot:
         """The state root under a configuration that is loaded, with what that puts there."""
@@ -98,7 +98,7 @@ def with_options(command: F) -> F:
         try:
             return command(options, **own)
         except LoopError as error:
-            error.hint = options.typed(error.hint)
+            error.problem, error.hint = options.typed(error.problem), options.typed(error.hint)
             raise
 
     return wrapped  # type: ignore[return-value]

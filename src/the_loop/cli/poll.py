@@ -70,7 +70,7 @@ def start(options: Options, *, once: bool, wait_s: float, takeover: bool) -> Non
         root.prepare_root()  # a start that is bound to fail must not stop the running poller
         result = stopping.stop(root, PIDFILE, _STOP_LIMIT_S, for_takeover=True)
         if result.code not in (stopping.Code.DONE, stopping.Code.NOTHING_RUNS):
-            _tell(result)
+            _tell(options, result)
     how = daemon.How(once=once, wait_s=wait_s, verbose=options.verbose)
     code = daemon.run(root, loaded, lambda: options.reload(loaded).config, how)
     _end(code)
@@ -91,7 +91,7 @@ def stop(options: Options, *, timeout_s: float) -> None:
     """Stop the running poller and wait until it is gone."""
     from the_loop.supervision import stopping
 
-    _tell(stopping.stop(options.root(), PIDFILE, timeout_s))
+    _tell(options, stopping.stop(options.root(), PIDFILE, timeout_s))
 
 
 @command.command()
@@ -106,7 +106,7 @@ def restart(options: Options, *, timeout_s: float) -> None:
     """
     from the_loop.supervision import stopping
 
-    _tell(stopping.restart(options.root(), PIDFILE, timeout_s, check_configuration_of))
+    _tell(options, stopping.restart(options.root(), PIDFILE, timeout_s, check_configuration_of))
 
 
 @command.command()
@@ -119,7 +119,7 @@ def wake(options: Options, *, source: str | None) -> None:
     """
     from the_loop.supervision import waking
 
-    _tell(waking.wake(options.root(), PIDFILE, source))
+    _tell(options, waking.wake(options.root(), PIDFILE, source))
 
 
 @command.command()
@@ -147,8 +147,8 @@ def status(options: Options, *, as_json: bool, check: bool) -> None:
     click.get_current_context().exit(1 if needs_person else codes[sight.probe])
 
 
-def _tell(result: Result) -> None:
-    print(f"the-loop: {result.message}", file=sys.stderr)
+def _tell(options: Options, result: Result) -> None:
+    print(f"the-loop: {options.typed(result.message)}", file=sys.stderr)
     click.get_current_context().exit(int(result.code))
 
 

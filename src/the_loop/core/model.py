@@ -14,8 +14,17 @@ from enum import StrEnum
 from typing import Any, Final
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_COMMAND: Final = re.compile(r"`(?:[^\s`]*/)?the-loop (?=(?:authors|config|events|ledger|poll|unit)\b)")
 ENTRY_LIMIT: Final = 1 << 20  # bytes of UTF-8; contract R6.9
 THREAD_LIMIT: Final = 4 << 20
+
+
+def with_given(text: str, given: str) -> str:
+    """`text` with the options `given` (quoted for a shell) in each command of ours that it tells to run in backquotes.
+
+    Copied, such a command is about the state root and the configuration that the text is about.
+    """
+    return _COMMAND.sub(lambda found: f"{found[0]}{given} ", text) if given else text
 
 
 class LoopError(Exception):
