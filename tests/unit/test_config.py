@@ -337,6 +337,20 @@ def test_what_looks_like_a_date_is_the_text_that_was_written() -> None:
     assert (section.label, section.api_version) == ("2026-01-31", "2026-03-10")
 
 
+def test_same_repository_on_two_ports_of_a_host_is_told_from_being_listed_twice() -> None:
+    here, there, again = (
+        {**WORK, "name": name, "apiUrl": f"https://ghe.example{port}/api/v3"}
+        for name, port in (("a", ""), ("b", ":8443"), ("c", ":443"))
+    )
+
+    [other_port] = faults_of(tree(here, there)).values()
+    [same_port] = faults_of(tree(here, again)).values()
+
+    assert "on another port of 'ghe.example'" in other_port
+    assert "another state root" in other_port
+    assert same_port.endswith("belongs to polling.sources[0] already")
+
+
 def test_same_name_of_a_repository_on_two_hosts_is_right() -> None:
     config_of(tree({**WORK, "name": "a"}, {**WORK, "name": "b", "apiUrl": "https://ghe.example/api/v3"}))
 

@@ -100,7 +100,7 @@ def _warnings(section: GithubSection, site: SourceSite) -> list[Note]:
 
 def _shared_repositories(section: GithubSection, config: Config) -> list[Fault]:
     """Repositories that belong to this source twice, or to one that stands before it."""
-    taken: dict[tuple[str, str], int] = {}
+    taken: dict[tuple[str, str], tuple[int, int | None]] = {}
     faults: list[Fault] = []
     for index, other in enumerate(config.polling.sources):
         if not isinstance(other, GithubSection):
@@ -108,9 +108,16 @@ def _shared_repositories(section: GithubSection, config: Config) -> list[Fault]:
         for number, repo in enumerate(other.repos):
             place = (other.host, repo.lower())
             if other is section and place in taken:
-                problem = f"'{repo}' belongs to polling.sources[{taken[place]}] already"
+                first, port = taken[place]
+                problem = f"'{repo}' belongs to polling.sources[{first}] already"
+                if port != other.port:
+                    problem += (
+                        f", on another port of '{other.host}'; items of both would have the same names, as "
+                        f"'github:{other.host}/{repo.lower()}#1': give one of the servers a host name of its own, or "
+                        "poll it with another state root"
+                    )
                 faults.append(Fault(f"repos[{number}]", problem))
-            taken.setdefault(place, index)
+            taken.setdefault(place, (index, other.port))
         if other is section:
             break
     return faults

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
@@ -51,5 +52,13 @@ class GithubSection(SourceSection, frozen=True, kw_only=True):
 
     @property
     def host(self) -> str:
-        """The host of the API."""
+        """The host name of the API, which is part of the refs. Its port is not: it may change with a proxy."""
         return urlsplit(self.api_url).hostname or ""
+
+    @property
+    def port(self) -> int | None:
+        """The port of the API; None if the address has none that can be one."""
+        parts = urlsplit(self.api_url)
+        with suppress(ValueError):
+            return parts.port or {"https": 443, "http": 80}[parts.scheme]
+        return None
