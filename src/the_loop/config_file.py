@@ -9,11 +9,9 @@ from __future__ import annotations
 import difflib
 import os
 import pwd
-import re
-import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 import msgspec
 import yaml
@@ -32,13 +30,9 @@ from the_loop.config import (
     source_name,
     text_fault,
 )
+from the_loop.config_words import shown, wrong
 from the_loop.core.model import explain
 from the_loop.plugins import RUNNERS, SOURCES, PluginError, Registry
-
-_CREDENTIALS: Final = re.compile(r"//[^\s]*@")
-_BRIEFLY: Final = reprlib.Repr()
-_BRIEFLY.maxstring = _BRIEFLY.maxother = 60
-_BRIEFLY.maxlevel = 2
 
 
 def find_file(option: str | None, environ: Mapping[str, str]) -> Path | None:
@@ -64,10 +58,18 @@ def load(file: Path | None) -> Loaded:
     try:
         text = file.read_bytes()
     except OSError as error:
-        beside = misnamed(file) if isinstance(error, FileNotFoundError) else None
-        hint = f"; '{beside.name}' is there, rename it to '{file.name}'" if beside is not None else ""
-        raise ConfigError(str(file), [Fault("", f"cannot read it: {error.strerror}{hint}")]) from error
+        raise ConfigError(str(file), [Fault("", f"cannot read it: {error.strerror}{_remedy(file, error)}")]) from error
     return Loaded(parse(text, str(file)), file)
+
+
+def _remedy(file: Path, error: OSError) -> str:
+    if isinstance(error, FileNotFoundError) and (beside := misnamed(file)) is not None:
+        return f"; '{beside.name}' is there, rename it to '{file.name}'"
+    if isinstance(error, IsADirectoryError):
+        return "; name the file in it, as in 'config.yaml'"
+    if isinstance(error, PermissionError):
+        return f"; let the user '{_invoking_user()}' read it"
+    return ""
 
 
 def parse(text: bytes, file: str) -> Config:
@@ -78,7 +80,7 @@ def parse(text: bytes, file: str) -> Config:
         raise ConfigError(file, [config_text.mistake(error)]) from error
     tree = read.tree
     if not isinstance(tree, dict):
-        what = "it is empty" if tree is None else f"expected a mapping, got {_shown(tree)}"
+        what = "it is empty" if tree is None else f"expected a mapping, got {shown(tree)}"
         raise ConfigError(file, [Fault("", f"{what}; at least 'polling.sources' is needed")])
     try:
         config = _config(tree, file)
@@ -178,7 +180,8 @@ def _one_line(error: Exception) -> str:
 def _section(kind: type[Section], tree: Any, path: str, faults: list[Fault]) -> Any:
     """`tree` as a `kind`, or None with the faults noted. Goes field by field, so that one fault hides no other."""
     if not isinstance(tree, dict):
-        faults.append(Fault(path, f"expected a mapping, got {_shown(tree)}"))
+        how = "is empty: write its keys below it, indented, or take it out"
+        faults.append(Fault(path, how if tree is None else f"expected a mapping, got {shown(tree)}"))
         return None
     hints = get_type_hints(kind, include_extras=True)
     fields = {info.encode_name: info for info in msgspec.structs.fields(kind)}
@@ -210,19 +213,22 @@ def _value(hint: Any, value: Any, path: str, faults: list[Fault]) -> Any:
     try:
         return msgspec.convert(value, hint, strict=True)
     except msgspec.ValidationError as error:
-        problem, _, inner = str(error).partition(" - at `$")
-        faults.append(Fault(path + inner.rstrip("`"), f"{_plain(problem)}, got {_shown(value)}{_expectation(hint)}"))
+        inner = str(error).partition(" - at `$")[2].rstrip("`")
+        faults.append(Fault(path + inner, wrong(hint, value, path.rpartition(".")[2], str(error))))
         return None
 
 
 def _sources(value: Any, path: str, faults: list[Fault]) -> tuple[SourceSection, ...]:
     if not isinstance(value, list):
-        faults.append(Fault(path, f"expected a list, got {_shown(value)}"))
+        faults.append(Fault(path, f"expected a list, each as in '- provider: github', got {shown(value)}"))
         return ()
-    sections = [
-        _choice(SOURCES, "provider", tree if isinstance(tree, dict) else {}, f"{path}[{index}]", faults)
-        for index, tree in enumerate(value)
-    ]
+    sections = []
+    for index, tree in enumerate(value):
+        if isinstance(tree, dict):
+            sections.append(_choice(SOURCES, "provider", tree, f"{path}[{index}]", faults))
+        else:
+            problem = f"expected a mapping (as in provider: github), got {shown(tree)}"
+            faults.append(Fault(f"{path}[{index}]", problem))
     return tuple(section for section in sections if section is not None)
 
 
@@ -239,7 +245,7 @@ def _choice(
         is_unknown, problem = error.is_unknown, error.problem
     if is_unknown:
         names = registry.names()
-        what = "is missing" if named is None else f"unknown {key} {_shown(named)}"
+        what = "is missing" if named is None else f"unknown {key} {shown(named)}"
         problem = f"{what}; one of: {', '.join(names)}{_suggestion(named, names)}"
     faults.append(Fault(f"{path}.{key}", problem))
     return None
@@ -319,35 +325,6 @@ def _suggestion(word: Any, known: Iterable[str]) -> str:
     lowered = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower().replace("_", "").replace("-", ""), lowered, n=1, cutoff=0.6)
     return f", did you mean '{lowered[close[0]]}'?" if close else ""
-
-
-def _expectation(hint: Any) -> str:
-    """What would be right, for the types whose message alone does not say it."""
-    base, *metas = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-    if base in (int, float) and metas and metas[0].le is not None:
-        return f" (a number from {metas[0].ge} to {metas[0].le})"
-    if get_origin(base) is Literal:
-        return f" (one of: {', '.join(get_args(base))})"
-    of_each = [meta for part in get_args(base) for meta in getattr(part, "__metadata__", ())]
-    words = next((meta.description for meta in (*metas, *of_each) if meta.description), "")
-    return f" ({words})" if words else ""
-
-
-def _shown(value: Any) -> str:
-    """Never the whole, as aliases can make it larger than memory; and no password of an address."""
-    try:
-        text = _BRIEFLY.repr(_CREDENTIALS.sub("//…@", value) if isinstance(value, str) else value)
-    except ValueError:
-        return "a number of thousands of digits"
-    return _CREDENTIALS.sub("//…@", text)
-
-
-def _plain(problem: str) -> str:
-    """The validator's sentence without its own idea of the value, and without a pattern nobody wants to read."""
-    text = re.sub(r", got `.*`$| '.*'$", "", re.sub(r" matching regex .*", " of another form", problem)).replace(
-        "`", ""
-    )
-    return text[:1].lower() + text[1:]
 
 
 def _join(path: str, key: Any) -> str:

@@ -252,3 +252,20 @@ def test_load_in_a_unit_takes_no_built_in_default(tmp_path: Path, monkeypatch: p
         options.load()
 
     assert caught.value.exit_code == 78
+
+
+def test_load_when_it_is_a_folder_then_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"Is a directory; name the file in it, as in 'config\.yaml'"):
+        load(tmp_path)
+
+
+def test_find_when_the_file_has_the_other_suffix_then_it_is_the_one_that_is_missing(tmp_path: Path) -> None:
+    file = tmp_path / "the-loop" / "config.yaml"
+    file.parent.mkdir()
+    file.with_suffix(".yml").touch()
+
+    found = find_file(None, {"XDG_CONFIG_HOME": str(tmp_path)})
+
+    assert found == file
+    with pytest.raises(ConfigError, match=r"'config\.yml' is there, rename it to 'config\.yaml'"):
+        load(found)

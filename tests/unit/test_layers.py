@@ -80,7 +80,7 @@ def test_there_are_modules_to_look_at() -> None:
         ("sources.base", {"core.model", "sources.limits"}),
         ("runners.base", {"core.model"}),
         ("config_text", {"core.model", "config"}),
-        ("config_file", {"core.model", "config", "config_text", "plugins"}),
+        ("config_file", {"core.model", "config", "config_text", "config_words", "plugins"}),
         ("plugins", {"core.model", "config", "sources.base", "runners.base"}),
     ],
 )
