@@ -59,7 +59,7 @@ def load(file: Path | None) -> Loaded:
         text = file.read_bytes()
     except OSError as error:
         raise ConfigError(str(file), [Fault("", f"cannot read it: {error.strerror}{_remedy(file, error)}")]) from error
-    return Loaded(parse(text, str(file)), file)
+    return Loaded(parse(text, str(file), is_for_here=True), file)
 
 
 def _remedy(file: Path, error: OSError) -> str:
@@ -72,8 +72,11 @@ def _remedy(file: Path, error: OSError) -> str:
     return ""
 
 
-def parse(text: bytes, file: str) -> Config:
-    """The configuration that `text` holds. Raises ConfigError with every fault that can be seen at once."""
+def parse(text: bytes, file: str, *, is_for_here: bool = False) -> Config:
+    """The configuration that `text` holds. Raises ConfigError with every fault that can be seen at once.
+
+    `is_for_here`: it is for this machine, which has to know the users that it names.
+    """
     try:
         read = config_text.read(text)
     except Exception as error:  # a tag may make the library raise anything
@@ -84,6 +87,8 @@ def parse(text: bytes, file: str) -> Config:
         raise ConfigError(file, [Fault("", f"{what}; at least 'polling.sources' is needed")])
     try:
         config = _config(tree, file)
+        if is_for_here and (unknown := _about_names(config, "user_fault")):
+            raise ConfigError(file, unknown)
     except ConfigError as error:
         placed = [Fault(fault.path, fault.problem, read.line_of(fault.path)) for fault in error.faults]
         raise ConfigError(file, [*read.faults, *placed]) from None
@@ -275,7 +280,7 @@ def _contradictions(config: Config) -> list[Fault]:
                 f"'{bare[0]}' could be meant for any of {', '.join(sorted(sharing))}; write '{example}'",
             )
         )
-    faults += _names_that_cannot_be(config)
+    faults += _about_names(config, "name_fault")
     for index, section in enumerate(sections):
         faults += _stated(SOURCES, section.provider, section, config, f"polling.sources[{index}]")
     faults += [Fault(f"state.{fault.path}", fault.problem) for fault in path_faults(root=config.state.root)]
@@ -285,8 +290,13 @@ def _contradictions(config: Config) -> list[Fault]:
     return faults + _stated(RUNNERS, config.session.runner, config.session, config, "session")
 
 
-def _names_that_cannot_be(config: Config) -> list[Fault]:
-    """Names of `authorizedUsers` that no author can have, as the provider (`name_fault`, optional) knows."""
+def doubts(config: Config) -> list[Fault]:
+    """What is probably wrong, and is no error: a name that this machine does not know now."""
+    return _about_names(config, "name_doubt")
+
+
+def _about_names(config: Config, hook: str) -> list[Fault]:
+    """What the providers' function `hook` (optional) says about the names of `authorizedUsers`."""
     found: dict[str, str] = {}
     for index, section in enumerate(config.polling.sources):
         own = section.authorized_users
@@ -295,13 +305,13 @@ def _names_that_cannot_be(config: Config) -> list[Fault]:
             if own is None
             else (own, f"polling.sources[{index}].authorizedUsers")
         )
-        name_fault = getattr(SOURCES.get(section.provider), "name_fault", None)
+        ask = getattr(SOURCES.get(section.provider), hook, None)
         for number, name in enumerate(names):
             provider, colon, bare = name.partition(":")
             is_prefixed = bool(colon) and provider in SOURCES.names()
-            if name_fault is None or (is_prefixed and provider != section.provider):
+            if ask is None or (is_prefixed and provider != section.provider):
                 continue
-            if problem := name_fault(bare if is_prefixed else name):
+            if problem := ask(bare if is_prefixed else name):
                 found.setdefault(f"{path}[{number}]", problem)
     return [Fault(path, problem) for path, problem in found.items()]
 

@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.configs import config_of, faults_of, tree
+from support.configs import WORK, config_of, faults_of, tree
 from support.processes import run_python
 from the_loop.cli.common import Options
 from the_loop.config import ConfigError
@@ -119,7 +119,7 @@ def test_bomb_of_aliases_is_an_error_at_once_and_takes_no_memory(place: str) -> 
 
 
 def test_load_of_a_file_keeps_where_it_came_from(tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(tree()))
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(tree(WORK)))
 
     loaded = load(tmp_path / "c.yaml")
 
@@ -227,7 +227,7 @@ def test_reload_when_the_file_vanished_names_it_and_takes_no_default(
 ) -> None:
     file = tmp_path / "the-loop" / "config.yaml"
     file.parent.mkdir()
-    file.write_text(yaml.safe_dump(tree()))
+    file.write_text(yaml.safe_dump(tree(WORK)))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.delenv("THE_LOOP_CONFIG", raising=False)
     options = Options(None, None, verbose=False)

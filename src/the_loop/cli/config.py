@@ -11,7 +11,8 @@ import msgspec
 
 from the_loop.cli.common import Options, with_options
 from the_loop.config import Config
-from the_loop.config_file import find_file, load
+from the_loop.config_file import doubts, find_file, load
+from the_loop.eventlog import say
 from the_loop.plugins import RUNNERS, SOURCES
 
 
@@ -28,6 +29,8 @@ def check(options: Options) -> None:
     Each error is printed with the path of the key that is wrong.
     """
     loaded = options.load()
+    for doubt in doubts(loaded.config):
+        say(f"the-loop: warning: {doubt}")
     print(f"{loaded.file or 'embedded default'}: OK")
 
 

@@ -14,7 +14,9 @@ from typing import Any, Final, TypeVar
 import click
 
 from the_loop.cli.common import Options, check_configuration_of, with_options
+from the_loop.config_file import doubts
 from the_loop.core.model import epoch, printable, span
+from the_loop.eventlog import say
 from the_loop.lock import Probe, Sight, look
 from the_loop.state import PIDFILE, StateRoot
 from the_loop.supervision.stopping import Result, mention_other_units
@@ -66,6 +68,8 @@ def start(options: Options, *, once: bool, wait_s: float, takeover: bool) -> Non
 
     loaded = options.load()
     root = options.root_of(loaded)
+    for doubt in doubts(loaded.config):
+        say(f"the-loop: warning: {doubt}")
     if takeover:
         root.prepare_root()  # a start that is bound to fail must not stop the running poller
         result = stopping.stop(root, PIDFILE, _STOP_LIMIT_S, for_takeover=True)
