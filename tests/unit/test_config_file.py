@@ -123,7 +123,7 @@ def test_load_of_a_file_keeps_where_it_came_from(tmp_path: Path) -> None:
 
     loaded = load(tmp_path / "c.yaml")
 
-    assert (loaded.config, loaded.file) == (config_of(tree()), tmp_path / "c.yaml")
+    assert (loaded.config, loaded.file) == (config_of(tree(WORK)), tmp_path / "c.yaml")
 
 
 @pytest.mark.parametrize(("kind", "cause"), [("missing", "No such file"), ("directory", "Is a directory")])

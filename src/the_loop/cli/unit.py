@@ -17,7 +17,7 @@ import click
 
 from the_loop.cli.common import Options, with_options
 from the_loop.config import ConfigError
-from the_loop.config_file import find_file, load, misnamed
+from the_loop.config_file import find_file, misnamed, parse
 from the_loop.core.model import LoopError
 from the_loop.eventlog import say
 from the_loop.subprocesses import Finished, manager_environment, run_blocking
@@ -322,8 +322,8 @@ def _warn_of_hidden_homes(config_file: str, *, for_user: bool) -> None:
     from the_loop.sources.directory_provider import DirectorySection
 
     try:
-        sections = load(Path(config_file)).config.polling.sources
-    except ConfigError:
+        sections = parse(Path(config_file).read_bytes(), config_file).polling.sources
+    except (ConfigError, OSError):
         return
     for section in sections:
         if isinstance(section, DirectorySection) and section.path.startswith((*HIDDEN, "~")):
