@@ -277,6 +277,23 @@ class TestShapes:
         assert asked == []
 
     @in_real_loop
+    async def test_item_when_malformed_and_new_then_is_named_and_told_once(self, tmp_path: Path) -> None:
+        """It was left out in silence, with the source ok and exit status 0."""
+        world = scene(tmp_path)
+        bad, good = world.add_issue(), world.add_issue()
+        world.github.fail(
+            LISTING,
+            edited(lambda rows: [{**r, "title": None} if r["number"] == bad else r for r in rows], is_lasting=True),
+        )
+
+        await world.cycle(times=4)
+
+        assert world.ids(good) == ["spawn:1"]
+        (reason,) = world.watched.overlooked.values()
+        assert f"#{bad} is not as expected" in reason
+        assert [note.fields["reason"] for note in world.told("item.failed")] == [reason]
+
+    @in_real_loop
     async def test_comment_when_its_item_did_not_change_then_still_has_its_title(self, tmp_path: Path) -> None:
         world = scene(tmp_path, Rules(reviews_move_issue=False))
         number = world.add_issue(title="Broken", pull_request=True)

@@ -37,7 +37,7 @@ FOLDERS = [
         ".stfolder",
         ".Trash-1000",
     ),
-    *("fix.sync-conflict-20260131-120000-ABCDEFG", "new.tmp", "copy~", "x.part"),
+    *("fix.sync-conflict-20260131-120000-ABCDEFG", "new.tmp", "copy~", "#recycle", "@Recycle"),
 ]
 PEOPLES = [
     "notes (1).md",
@@ -50,6 +50,10 @@ PEOPLES = [
     "a copy.md",
     "download",
     "tmp.md",
+    "conflicted copy.md",
+    "[Conflict] main.md",
+    "x.sync-conflict-notes.md",
+    "copie en conflit que faire.md",
 ]
 
 
@@ -78,7 +82,7 @@ def test_folder_when_a_tool_left_it_then_is_no_item(inbox: Inbox, name: str) -> 
     assert refs(inbox.poll()) == []
 
 
-@pytest.mark.parametrize("name", [*PEOPLES, "#12", "4913", "cvs"])
+@pytest.mark.parametrize("name", [*PEOPLES, "#12", "4913", "cvs", "v1.download", "app.part", "Recycler"])
 def test_folder_when_a_person_may_have_named_it_so_then_is_an_item(inbox: Inbox, name: str) -> None:
     inbox.write(f"{name}/item.md")
 
@@ -142,11 +146,45 @@ def test_ignore_when_it_covers_a_file_no_more_then_that_is_a_comment(inbox: Inbo
     assert ids(rows(inbox.poll())) == ["a.log"]
 
 
-@pytest.mark.parametrize(
-    ("pattern", "is_good"), [("*.log", True), ("a/**/b", True), ("!", False), ("\\", False), ("", False)]
-)
-def test_pattern_when_it_is_none_then_says_why(pattern: str, is_good: bool) -> None:
-    assert (pattern_fault(pattern) == "") is is_good
+def test_ignore_when_it_comes_to_cover_a_delivered_file_then_another_of_its_content_is_no_rename(inbox: Inbox) -> None:
+    """The new comment was taken for the old one under another name, and never delivered."""
+    inbox.write("one/item.md")
+    inbox.write("one/a.log", "the same")
+    assert ids(rows(inbox.poll())) == ["a.log"]
+    inbox.begin(["*.log"])
+    inbox.write("one/b.md", "the same")
+
+    (row,) = rows(inbox.poll())
+
+    assert (row.id, row.renamed_from) == ("b.md", ())
+    inbox.begin()
+    assert rows(inbox.poll()) == []
+
+
+def test_ignore_when_only_some_files_are_wanted_then_folders_are_taken_back_as_in_git(tmp_path: Path) -> None:
+    (tmp_path / "inbox").mkdir()
+    inbox = Inbox(tmp_path / "inbox", ignore=["*", "!*/", "!*.md"])
+    for name in ("item.md", "a.txt", "b.md"):
+        inbox.write(f"one/{name}")
+
+    listing = inbox.poll()
+
+    assert (refs(listing), ids(rows(listing))) == (["one"], ["b.md"])
+
+
+def test_inbox_when_all_its_items_are_ignored_and_it_was_moved_then_is_no_fault(inbox: Inbox) -> None:
+    inbox.write("one/item.md")
+    inbox.poll()
+    inbox.begin(["one/"])
+    inbox.cursor["inbox"] = "1:1"
+
+    assert refs(inbox.poll(), Presence.GONE) == []
+
+
+@pytest.mark.parametrize("pattern", ["!", "[z-a]", "\\", "", "a\nb"])
+def test_pattern_when_it_is_none_then_says_why(pattern: str) -> None:
+    assert pattern_fault(pattern) != ""
+    assert pattern_fault("a/**/b") == ""
 
 
 def test_ignored_files_when_there_are_thousands_then_cost_little(inbox: Inbox) -> None:
@@ -213,6 +251,21 @@ def test_folder_when_it_is_an_item_or_the_error_is_another_then_is_a_fault(
     listing = inbox.poll()
 
     assert (len(listing.faults), refs(listing), dict(listing.overlooked)) == (1, [], {})
+
+
+def test_item_when_its_text_may_not_be_read_then_is_passed_over_whole(
+    inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread failed in each cycle, and --once ended with 1."""
+    refusing(monkeypatch, inbox.write("one/item.md"))
+    inbox.write("one/a.md")
+
+    listing = inbox.poll()
+
+    assert (refs(listing), list(listing.faults)) == ([], [])
+    assert dict(listing.overlooked) == {"one/item.md": "Permission denied"}
+    monkeypatch.undo()
+    assert refs(inbox.poll()) == ["one"]
 
 
 def test_file_when_it_may_not_be_read_then_is_named_and_told_once(

@@ -53,9 +53,22 @@ class _Folder:
     files: dict[str, File] = field(default_factory=dict)
     settling: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)  # files on the list of what is ignored
     unnamed: dict[str, int] = field(default_factory=dict)  # files that wait until their owner, a uid, can be named
     problem: str = ""  # why it cannot be read; then it is neither listed nor missing
     is_forbidden: bool = False  # that is the reason
+
+
+@dataclass(slots=True)
+class _Found:
+    """What a poll has found so far. `records`: the folders' parts of the cursor."""
+
+    turns: Turns
+    sightings: list[Sighting] = field(default_factory=list)
+    records: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    notes: list[Note] = field(default_factory=list)
+    faults: list[SourceError] = field(default_factory=list)
+    overlooked: dict[str, str] = field(default_factory=dict)  # what may not be read, and why
 
 
 class DirectorySource:
@@ -104,41 +117,54 @@ class DirectorySource:
             folders = await self._scan(turns)
         await turns.are_given()
         is_same = inbox == old.get("inbox")
-        expected = {ref for ref, one in known.items() if one.is_open}
-        if not is_same and expected and not any(self._ref(name) in expected for name in folders):
-            problem = f"cannot read '{self._path}': it is another directory than before and has none of its items"
-            raise SourceError(problem, f"not mounted? check it with `findmnt -T '{self._path}'`")
+        if not is_same:
+            self._check_place(folders, known)
         missing = self._missing(folders, known, old.get("missing", {}) if is_same else {})
-        overlooked: dict[str, str] = {}
-        new: dict[str, Any] = {"inbox": inbox, "folders": {}, "missing": missing, "overlooked": overlooked}
-        sightings, notes, faults = [], [], []
+        found = _Found(turns)
+        before = _object(old.get("folders"))
         for name, folder in sorted(folders.items()):
             await turns.are_given()
-            sighting = self._sight(name, folder, known)
-            before = _object(_object(old.get("folders")).get(name))
-            if folder.unnamed:
-                faults.append(self._unnamed_fault(name, folder))
-            if folder.is_forbidden and known.get(self._ref(name)) is None:
-                overlooked[name] = folder.problem
-            elif folder.problem:
-                faults.append(SourceError(f"cannot read '{self._folder_path(name)}': {folder.problem}"))
-                new["folders"][name] = before
-            elif sighting is not None:
-                self._bodies[sighting.ref] = _name_in(sighting.url)
-                try:
-                    rows, record, more = await self._compare(folder, before, sighting, turns, overlooked)
-                except OSError as error:
-                    faults.append(SourceError(f"cannot read '{self._folder_path(name)}': {explain(error)}"))
-                    new["folders"][name] = before
-                    continue
-                sightings.append(Sighting(sighting.ref, Presence.LISTED, sighting, rows=rows))
-                new["folders"][name] = record
-                notes += more
+            await self._see(found, name, folder, known.get(self._ref(name)), _object(before.get(name)))
         await turns.are_given()
-        listed = len(sightings)
-        sightings += self._departures(missing)
-        notes += self._about(overlooked, _object(old.get("overlooked")))
-        return Listing(sightings, new, listed, faults, notes, overlooked=overlooked)
+        new = {"inbox": inbox, "folders": found.records, "missing": missing, "overlooked": found.overlooked}
+        listed = len(found.sightings)
+        found.sightings += self._departures(missing)
+        found.notes += self._about(found.overlooked, _object(old.get("overlooked")))
+        return Listing(found.sightings, new, listed, found.faults, found.notes, overlooked=found.overlooked)
+
+    async def _see(
+        self, found: _Found, name: str, folder: _Folder, one: Known | None, before: Mapping[str, Any]
+    ) -> None:
+        """Add what one folder shows. `one`: what is known of its item; `before`: its part of the cursor."""
+        if folder.unnamed:
+            found.faults.append(self._unnamed_fault(name, folder))
+        if folder.is_forbidden and (one is None or not one.is_open):
+            found.overlooked[name] = folder.problem
+            return
+        item = None if folder.problem else self._sight(name, folder, one)
+        try:
+            if folder.problem:
+                raise OSError(folder.problem)
+            if item is None:
+                return
+            rows, record, notes = await self._compare(folder, before, item, found)
+        except OSError as error:
+            found.faults.append(SourceError(f"cannot read '{self._folder_path(name)}': {explain(error)}"))
+            found.records[name] = before
+            return
+        if one is None and f"{name}/{_name_in(item.url)}" in found.overlooked:
+            return  # a new item whose text may not be read
+        self._bodies[item.ref] = _name_in(item.url)
+        found.sightings.append(Sighting(item.ref, Presence.LISTED, item, rows=rows))
+        found.records[name] = record
+        found.notes += notes
+
+    def _check_place(self, folders: Mapping[str, _Folder], known: Mapping[str, Known]) -> None:
+        """Raise SourceError if another directory is in the place of the inbox, with none of its items."""
+        expected = {ref for ref, one in known.items() if one.is_open and not self._is_left_alone(ref)}
+        if expected and not any(self._ref(name) in expected for name in folders):
+            problem = f"cannot read '{self._path}': it is another directory than before and has none of its items"
+            raise SourceError(problem, f"not mounted? check it with `findmnt -T '{self._path}'`")
 
     async def thread(self, ref: str) -> Thread:
         name = ref.removeprefix(self._prefix)
@@ -211,9 +237,10 @@ class DirectorySource:
         return folder
 
     def _sort_in(self, folder: _Folder, path: Path, entry: os.DirEntry[bytes], *, is_trusted: bool) -> None:
-        if self._ignored.file(os.fsencode(path.name), entry.name):
-            return
         name = encode_name(entry.name)
+        if self._ignored.file(os.fsencode(path.name), entry.name):
+            folder.left.append(name)
+            return
         found = entry.stat(follow_symlinks=False)
         if not stat.S_ISREG(found.st_mode):
             folder.ignored.append(name)
@@ -265,9 +292,8 @@ class DirectorySource:
 
     # --- interpretation ---
 
-    def _sight(self, name: str, folder: _Folder, known: Mapping[str, Known]) -> WorkItem | None:
+    def _sight(self, name: str, folder: _Folder, one: Known | None) -> WorkItem | None:
         """The item of a folder; None while it has no files, or if it is new and some of its files are not complete."""
-        one = known.get(self._ref(name))
         if one is None and (folder.settling or folder.unnamed or not folder.files):
             return None
         return self._item(name, folder, _name_in(one.url) if one else "")
@@ -290,15 +316,15 @@ class DirectorySource:
         )
 
     async def _compare(
-        self, folder: _Folder, before: Mapping[str, Any], item: WorkItem, turns: Turns, overlooked: dict[str, str]
+        self, folder: _Folder, before: Mapping[str, Any], item: WorkItem, found: _Found
     ) -> tuple[list[Entry], dict[str, Any], list[Note]]:
         """The new rows of a folder, its new part of the cursor, and the edits and ignored files to log.
 
-        A file that may not be read goes into `overlooked`. Raises OSError for any other.
+        A file that may not be read goes into `found.overlooked`. Raises OSError for any other.
         """
         old = {key: value for key, value in _object(before.get("files")).items() if isinstance(value, list)}
         missed = {key: _missed(value) for key, value in old.items() if key not in folder.files}
-        there = {*folder.settling, *folder.unnamed}  # not complete, and not gone either
+        there = {*folder.settling, *folder.unnamed, *folder.left}  # not complete or not read, and not gone either
         gone = _gone(old, {key: polls for key, polls in missed.items() if key not in there})
         files: dict[str, Any] = {
             key: [*value[:2], missed[key] + 1 if key in missed and key not in there else 0, *value[3:]]
@@ -307,14 +333,14 @@ class DirectorySource:
         }
         rows, notes = [], []
         for file in folder.files.values():
-            await turns.are_given()
+            await found.turns.are_given()
             signature, digest = (old[file.name][0], old[file.name][1]) if file.name in old else (None, None)
             if signature == list(file.signature):
                 continue
             try:
                 text = read_text(file)
             except PermissionError as error:
-                overlooked[f"{item.id}/{file.name}"] = explain(error)
+                found.overlooked[f"{item.id}/{file.name}"] = explain(error)
                 continue
             if text is None:
                 continue  # changed or removed while it was read
@@ -338,7 +364,7 @@ class DirectorySource:
         """What is passed over is told once."""
         for place, reason in overlooked.items():
             if before.get(place) != reason:
-                why = f"it is passed over: {reason}; check it with `ls -ld '{self._folder_path(place)}'`"
+                why = f"it is passed over: {reason}; check its owner and mode"
                 yield Note("item.failed", {"ref": self._ref(place), "reason": why})
 
     def _missing(

@@ -21,7 +21,7 @@ from the_loop import __version__
 from the_loop.sources.base import Limited, Silent, SourceError, Unanswered
 from the_loop.sources.github.pages import has_too_many_values
 from the_loop.sources.github.refusals import check_limit, message_of, number_of, sso_hint
-from the_loop.sources.github.section import GITHUB_API_VERSION
+from the_loop.sources.github.section import GITHUB_API_VERSION, normal
 from the_loop.sources.github.token import Token
 from the_loop.sources.limits import RateLimiter, RateLimiters, fingerprint
 
@@ -89,7 +89,7 @@ class Client:
         transport: httpx2.AsyncBaseTransport | None = None,
         first_limiter: RateLimiter | None = None,
     ) -> None:
-        self._base = api_url.rstrip("/")
+        self._base = normal(api_url).rstrip("/")
         self._token = token
         self._sent: str | None = None  # the token of the last request
         self._now = now
@@ -232,7 +232,7 @@ class Client:
 
     def _redirected(self, url: str, response: httpx2.Response) -> str:
         try:
-            target = urljoin(url, response.headers.get("location", ""))
+            target = normal(urljoin(url, response.headers.get("location", "")))
             is_ours = _origin(target) == _origin(self._base)
         except ValueError as error:
             raise SourceError(f"{url}: redirected to an invalid address") from error
@@ -282,7 +282,7 @@ class Client:
         if "next" not in response.links:
             return ""
         try:
-            link = urljoin(str(response.url), response.links["next"].get("url", ""))
+            link = normal(urljoin(str(response.url), response.links["next"].get("url", "")))
         except ValueError:
             return None
         return link.removeprefix(self._base) if link.startswith(f"{self._base}/") else None

@@ -61,7 +61,7 @@ def _to_ask(poll: RepositoryPoll, page: Page, monitored: Mapping[bool, bool]) ->
 
 def _read(poll: RepositoryPoll, part: Part) -> Page:
     asked = part.asked
-    issues = many(part.answer.value, Issue, asked.path)
+    issues = many(part.answer.value, Issue, asked.path, poll.odd.setdefault(asked.path, []))
     poll.fresh |= {issue.number: to_item(poll.ref(issue.number), issue) for issue in issues}
     rows = [
         Row(

@@ -61,6 +61,7 @@ class RepositoryPoll:
     hot: dict[int, float] = field(default_factory=dict)
     reviews: dict[int, list[Asked]] = field(default_factory=dict)
     faults: list[SourceError] = field(default_factory=list)
+    odd: dict[str, list[str]] = field(default_factory=dict)  # by path: rows that were read and are not as expected
     confirmed: Repository | None = None  # the response under the name, if it was requested
     is_unsure: bool = False  # rows may be missing since an unknown time
     is_doubtful: bool = False  # rows may be of another repository

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 from the_loop.config import Config, Fault, login_and_id, path_faults
 from the_loop.core.model import Note
 from the_loop.sources.base import SourceError
-from the_loop.sources.github.section import GithubSection
-from the_loop.sources.github.token import VARIABLES, Token, github_token, token_path
+from the_loop.sources.github.section import GithubSection, normal
 from the_loop.sources.tokens import exposure
 from the_loop.state import StateRoot
 
@@ -30,6 +29,10 @@ def check(section: GithubSection, config: Config) -> list[Fault]:
     places = (("credential", section.credential), ("tokenFile", section.token_file))
     named = [field for field, value in (*places, ("tokenCommand", section.token_command)) if value]
     faults += [Fault(field, f"is set beside {named[0]}; a token comes from exactly one place") for field in named[1:]]
+    try:
+        normal(section.api_url)
+    except ValueError as error:
+        faults.append(Fault("apiUrl", str(error)))
     return faults + path_faults(tokenFile=section.token_file)
 
 
@@ -55,6 +58,7 @@ def build(section: GithubSection, site: SourceSite) -> Source:
     from the_loop.sources.github.client import Client
     from the_loop.sources.github.repositories import Repositories
     from the_loop.sources.github.source import GithubSource
+    from the_loop.sources.github.token import Token, github_token
 
     token, limiter = Token(section, site.environ), None
     with suppress(SourceError):  # without its token the first poll says so
@@ -85,6 +89,8 @@ def build(section: GithubSection, site: SourceSite) -> Source:
 
 def _warnings(section: GithubSection, site: SourceSite) -> list[Note]:
     """What is to be told once, as it should be different but works."""
+    from the_loop.sources.github.token import VARIABLES, token_path
+
     try:
         path = token_path(section, site.environ)
     except SourceError:

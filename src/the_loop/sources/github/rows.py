@@ -134,17 +134,25 @@ def one(value: Any, kind: type[T], path: str) -> T:
         raise SourceError(f"{path}: unexpected response: {error}") from error
 
 
-def many(value: Any, kind: type[T], path: str) -> list[T]:
-    """The rows of a list that are of this kind. Raises SourceError for anything but a list."""
+def many(value: Any, kind: type[T], path: str, odd: list[str] | None = None) -> list[T]:
+    """The rows of a list that are of this kind; the others are described in `odd`. Raises SourceError for no list."""
     if not isinstance(value, list):
         raise SourceError(f"{path}: unexpected response: not a list")
     rows = []
     for row in value:
         try:
             rows.append(msgspec.convert(row, kind))
-        except msgspec.ValidationError:
-            continue
+        except msgspec.ValidationError as error:
+            if odd is not None:
+                odd.append(f"{_named(row)} is not as expected: {clean(str(error))[:200]}")
     return rows
+
+
+def _named(row: Any) -> str:
+    found = row if isinstance(row, dict) else {}
+    if isinstance(found.get("number"), int):
+        return f"#{found['number']}"
+    return f"row {found['id']}" if isinstance(found.get("id"), int) else "a row"
 
 
 def to_item(ref: str, issue: Issue) -> WorkItem:

@@ -12,6 +12,21 @@ from the_loop.config import Section, SourceSection
 
 GITHUB_API_VERSION: Final = "2022-11-28"
 
+_PORTS: Final = {"http": 80, "https": 443}
+
+
+def normal(url: str) -> str:
+    """An address as addresses are compared: scheme and host in lower case, without the scheme's own port.
+
+    Raises ValueError.
+    """
+    parts = urlsplit(url)
+    host, port = parts.hostname or "", parts.port
+    shown = f"[{host}]" if ":" in host else host
+    place = shown if port in (None, _PORTS.get(parts.scheme)) else f"{shown}:{port}"
+    return parts._replace(netloc=place).geturl()
+
+
 RepoName = Annotated[
     str,
     Meta(pattern=r"^[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+$", max_length=140, description="each as owner/name"),

@@ -88,6 +88,8 @@ class GithubSource:
         self._seen: dict[str, _Seen] = {}
         self._kept: dict[str, dict[int, WorkItem]] = {}  # by prefix: whole items that are not known to the core yet
         self._heard: dict[str, dict[int, list[Asked]]] = {}  # by prefix: reviews read with a thread since the last poll
+        self._odd: dict[str, list[str]] = {}  # by path: rows of the last answer that are not as expected
+        self._overlooked: dict[str, str] = {}  # what was told of them
         self._turns: dict[str, int] = {}  # by prefix: the turn of the last successful poll
         self._asked = 0  # polls in this run
         self._polls: dict[str, int] = {}  # by prefix: number of successful polls in this run
@@ -138,8 +140,9 @@ class GithubSource:
         new = {"repos": written}
         if self._authors is not None:
             self._authors.end(frozenset(again), new)
+        overlooked = self._look_over()
         notes, self._notes = self._notes, ()
-        return Listing(sightings, new, items, faults, notes, is_short=self._client.is_short)
+        return Listing(sightings, new, items, faults, notes, is_short=self._client.is_short, overlooked=overlooked)
 
     async def thread(self, ref: str) -> Thread:
         place, number = self._place_of(ref)
@@ -164,6 +167,17 @@ class GithubSource:
 
     async def close(self) -> None:
         await self._client.close()
+
+    def _look_over(self) -> dict[str, str]:
+        """Rows that cannot be read: no faults, as all others are served. Each is told once."""
+        found = {
+            path.removeprefix("/repos/").partition("?")[0]: "; ".join(odd) for path, odd in self._odd.items() if odd
+        }
+        new = [(place, reason) for place, reason in found.items() if self._overlooked.get(place) != reason]
+        told = (Note("item.failed", {"source": self.name, "ref": place, "reason": reason}) for place, reason in new)
+        self._notes = (*self._notes, *told)
+        self._overlooked = found
+        return found
 
     # --- authors ---
 
@@ -251,6 +265,7 @@ class GithubSource:
         elif is_another_repository(poll):
             await confirm(self._client, poll)
         await read_streams(self._client, poll)
+        self._odd |= poll.odd
         if poll.is_doubtful:
             await confirm(self._client, poll)
         await ask_about_missing(self._client, self._section, poll)

@@ -34,7 +34,7 @@ async def _read(client: Client, poll: RepositoryPoll, kind: Kind, old: Stream | 
     answer = await walk(client, path, old.etag if old and old.path == path else "")
     if answer is None:
         return
-    rows = many(answer.rows, Comment, path)
+    rows = many(answer.rows, Comment, path, poll.odd.setdefault(path.partition("?")[0], []))
     late, seen = (_earlier(old.newest), {*old.recent}) if old else ("", set[int]())
     for row, entry in zip(rows, to_entries(rows, kind), strict=True):
         poll.add(row.number, [entry])

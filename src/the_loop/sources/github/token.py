@@ -16,6 +16,7 @@ from the_loop.sources.github.section import GithubSection
 
 COMMAND_LIMIT_S: Final = 10.0
 _OUTPUT_LIMIT: Final = 16 << 10  # bytes
+_LEFT_S: Final = 1.0  # something that it started may hold the pipe for long
 VARIABLES: Final = ("GITHUB_TOKEN", "GH_TOKEN")
 _NOT_FOR_COMMANDS: Final = {*VARIABLES, "TELEGRAM_BOT_TOKEN", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"}
 
@@ -116,12 +117,21 @@ async def _output(argv: Sequence[str], environ: Mapping[str, str]) -> str:
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
+        await _reaped(process)
     if code is None:
         raise SourceError(f"{failed}: it prints more than {_OUTPUT_LIMIT} bytes")
     if code != 0:
         raise SourceError(f"{failed}: exit status {code}", "run it by hand, as this user")
     return output.decode("utf-8", "replace")
+
+
+async def _reaped(process: asyncio.subprocess.Process) -> None:
+    """Take what a killed process left in its pipe, without which its end is not seen; not for long."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_LEFT_S):
+            while process.stdout is not None and await process.stdout.read(_OUTPUT_LIMIT):
+                pass
+            await process.wait()
 
 
 async def _bounded(process: asyncio.subprocess.Process) -> bytes:
