@@ -77,9 +77,9 @@ class Chaos:
     async def live(self) -> None:
         """A few cycles, some of them cut off."""
         for _ in range(self.random.randrange(1, 4)):
-            if self.random.random() < 0.15:
-                self.world = self.world.restart(fuse=Fuse(at=self.random.randrange(1, 25)))
             try:
+                if self.random.random() < 0.15:
+                    self.world = self.world.restart(fuse=Fuse(at=self.random.randrange(1, 25)))
                 await self.world.cycle()
             except Crash:
                 self.world = self.world.restart()
