@@ -100,7 +100,7 @@ def test_word_alone_leaves_no_text(word: Word, shape: str) -> None:
         ("the-loop stop\nafter", "after"),
         ("before\nthe-loop stop\nafter", "before\nafter"),
         ("before\n\nthe-loop stop\n\nafter", "before\n\n\nafter"),
-        ("the-loop stop\n\n    the-loop stop", "the-loop stop"),
+        ("the-loop stop\n\n    the-loop stop", "    the-loop stop"),
         ("the-loop stop\n> the-loop pause", "> the-loop pause"),
     ],
 )

@@ -76,6 +76,9 @@ WORDS = [
     f"text <code>x</code>\n{S}",
     f"a < b\n{S}",
     f"text <!-- not closed\n{S}",
+    f"use `<code>` here\n{S}",
+    f"use \\<code> here\n{S}",
+    f"<code>\n\nx\n\n</code>\n\n{S}",
     # tables (GFM) that are over
     f"| a |\n|---|\n| b |\n\n{S}",
     f"a | b\n{S}",  # no table without its delimiter row
@@ -155,6 +158,8 @@ NO_WORDS = [
     f"<div>\n{S}\n</div>",
     f"<script>\n{S}\n</script>",
     f"<details>\n{S}\n</details>",
+    f"<code>\n\n{S}\n\n</code>",
+    f"<blockquote>\n\n{S}\n\n</blockquote>",
     # tables (GFM): a row goes on until a blank line
     f"| a |\n|---|\n| b |\n{S}",
     # old mail below an answer
@@ -164,6 +169,8 @@ NO_WORDS = [
     f"thanks\n\n*From:* Bob\n*Sent:* Monday\n*To:* Alice\n*Subject:* it\n\n{S}",
     f"thanks\n\n**From:** Bob\n**Date:** Monday\n**To:** Alice\n\n{S}",
     f"thanks\n\nOn Mon, 1 Jan 2026 at 10:00, Bob <bob@x> wrote:\n\n{S}",
+    f"thanks\n\nOn Mon, 1 Jan 2026 at 10:00, Bob <bob@x>\nwrote:\n\n{S}",
+    f"thanks\n\nDate: Monday\nFrom: Bob\nTo: Alice\n\n{S}",
     f"danke\n\nAm 01.01.2026 um 10:00 schrieb Bob:\n\n{S}",
     f"merci\n\nLe 1 janv. 2026 à 10:00, Bob a écrit :\n\n{S}",
     f"thanks\n-----Original Message-----\n{S}",
@@ -187,6 +194,8 @@ OWN = [
     f"| a |\n|---|\n| b |\n{M}",
     f"\ufeff{M}",
     "x" * LIMIT + f"\n{M}",
+    f"thanks\n\nFrom: Bob\nSent: Monday\nTo: Alice\n\nold\n{M}",  # what follows a mail that is shown is ours as well
+    f"On Mon, 1 Jan 2026, Bob wrote:\n\nold\n\n{M}",
 ]
 NOT_OWN = [
     f"{M}\nand more",
@@ -199,7 +208,6 @@ NOT_OWN = [
     f"text {M}",
     f"`{M}`",
     "answer",
-    f"thanks\n\nFrom: Bob\nSent: Monday\nTo: Alice\n\nold\n{M}",
 ]
 
 
@@ -261,6 +269,9 @@ HOSTILE = {
     "comments": "a <!-- " * (LIMIT // 7 - 5),
     "tags": "a <code " * (LIMIT // 8 - 5),
     "lines": "a\n" * (LIMIT // 2 - 20),
+    "spans": "`a`\n" * (LIMIT // 4 - 5),
+    "pairs": "a<!---->\n" * (LIMIT // 9 - 5),
+    "keys": "<kbd></kbd>\n" * (LIMIT // 12 - 5),
     "pipes": "|" * (LIMIT - 20),
     "table": "|a" * 2000 + "\n" + "|-" * 2000 + "\n",
     "mail": "From: a\n" * (LIMIT // 8 - 20),

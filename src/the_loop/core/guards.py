@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -12,6 +13,7 @@ from the_loop.core.markdown import LIMIT, lines_of, shown
 from the_loop.core.model import Entry
 
 OWN_MARKER: Final = "<!-- the-loop -->"
+_BLANK_LINES: Final = re.compile(r"\A(?:[^\S\n]*\n)+")  # not the indentation of what follows, which may be code
 _SHORT: Final = 2000  # characters that are parsed in a few milliseconds
 # besides the format characters of Unicode: fillers, joiners and variation selectors
 _UNSEEN: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0") | set(map(chr, range(0xFE00, 0xFE10)))
@@ -124,7 +126,7 @@ def read_text(body: str, rules: Rules) -> Reading:
     if not said:
         return Reading(text=body)
     others = [line for number, line in enumerate(lines) if number not in said]
-    return Reading(words=frozenset(said.values()), text="\n".join(others).strip())
+    return Reading(words=frozenset(said.values()), text=_BLANK_LINES.sub("", "\n".join(others)).rstrip())
 
 
 def is_own_notice(body: str) -> bool:

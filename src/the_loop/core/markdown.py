@@ -45,7 +45,7 @@ def shown(body: str) -> Shown:
             html.update(range(first, last))
         else:
             text.update(_outside_code(lines, first, last))
-    return Shown(frozenset(one for one in text if one < end), frozenset(one for one in html if one < end))
+    return Shown(frozenset(one for one in text if one < end), frozenset(html))
 
 
 def _blocks(source: str) -> Iterator[tuple[str, int, int]]:
@@ -53,12 +53,18 @@ def _blocks(source: str) -> Iterator[tuple[str, int, int]]:
     tokens: list[Any] = []
     parser = _parser()
     parser.block.parse(source, parser, {}, tokens)
-    hidden = 0
+    hidden = within = 0
     for token in tokens:
         if token.type.startswith(("blockquote_", "table_")):
             hidden += token.nesting
-        elif not hidden and token.map and token.type in ("inline", "html_block"):
-            yield ("html" if token.type == "html_block" else "text", token.map[0], token.map[1])
+        elif hidden or not token.map:
+            continue
+        elif token.type == "html_block":
+            yield "html", token.map[0], token.map[1]
+            opened = len(_BLOCK_OPENED.findall(token.content)) - len(_BLOCK_CLOSED.findall(token.content))
+            within = max(0, within + opened)  # what follows until its end is shown as it says
+        elif token.type == "inline" and not within:
+            yield "text", token.map[0], token.map[1]
 
 
 @functools.cache
@@ -71,25 +77,35 @@ def _parser() -> Any:
 # --- within a paragraph ---
 
 _TICKS: Final = re.compile(r"(?<![`\\])`+(?!`)")
-_OPENED: Final = re.compile(r"<(?:(!--)|(code|pre|kbd|samp|tt|script|style|textarea)\b)", re.IGNORECASE)
+_BLOCK_OPENED: Final = re.compile(r"<(?:code|kbd|samp|tt|blockquote)\b", re.IGNORECASE)
+_BLOCK_CLOSED: Final = re.compile(r"</(?:code|kbd|samp|tt|blockquote)\b", re.IGNORECASE)
+_OPENED: Final = re.compile(r"(?<!\\)<(?:(!--)|(code|pre|kbd|samp|tt|script|style|textarea)\b)", re.IGNORECASE)
 
 
 def _outside_code(lines: list[str], first: int, last: int) -> Iterator[int]:
     """The lines of a paragraph that begin outside code and what HTML hides."""
     content = "\n".join(lines[first:last])
-    spans = [*_code_spans(content), *_html_spans(content)]
-    at = 0
+    code = [*_code_spans(content)]
+    spans = sorted((*code, *_html_spans(content, code)))
+    at = reach = index = 0
     for number in range(first, last):
-        if not any(start < at < end for start, end in spans):
+        while index < len(spans) and spans[index][0] < at:
+            reach = max(reach, spans[index][1])
+            index += 1
+        if reach <= at:
             yield number
         at += len(lines[number]) + 1
 
 
-def _html_spans(content: str) -> Iterator[tuple[int, int]]:
+def _html_spans(content: str, code: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """What HTML within a paragraph hides or shows as code. A comment that has no end is text, a tag goes to the end."""
-    folded, at = content.lower(), 0
+    folded, at, index = content.lower(), 0, 0
     comments_end = folded.rfind("-->")
     for opened in _OPENED.finditer(folded):
+        while index < len(code) and code[index][1] <= opened.start():
+            index += 1
+        if index < len(code) and code[index][0] < opened.start():
+            continue  # it is code itself
         if opened.start() < at or (opened[1] and opened.end() > comments_end):
             continue
         end = folded.find("-->" if opened[1] else f"</{opened[2]}", opened.end())
@@ -131,14 +147,18 @@ _HEAD: Final = re.compile(
     r"|escreveu|skrev.{0,100})\s*[:\uff1a]\s*\Z",
     re.IGNORECASE,
 )
-_HEADERS: Final = 5  # lines in which those after the first header are looked for
+_HEADERS: Final = 5  # lines in which the headers of one mail are looked for
+_FEW: Final = 2  # as many lines may look like headers in any text
 
 
 def _old_mail(lines: list[str]) -> int:
     """The number of the line where the mail that is answered begins; their number if there is none."""
     for number, line in enumerate(lines):
-        if _HEAD.match(line):
+        if _HEAD.match(line) or (_HEAD.match(" ".join(lines[number : number + 2])) and line.strip()):
             return number
-        if _FIRST.match(line) and sum(bool(_OTHER.match(one)) for one in lines[number + 1 : number + _HEADERS]) >= 2:
-            return number
+        if _FIRST.match(line) or _OTHER.match(line):
+            block = lines[number : number + _HEADERS]
+            senders = sum(bool(_FIRST.match(one)) for one in block)
+            if senders and senders + sum(bool(_OTHER.match(one)) for one in block) > _FEW:
+                return number
     return len(lines)

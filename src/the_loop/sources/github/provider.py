@@ -64,7 +64,7 @@ def build(section: GithubSection, site: SourceSite) -> Source:
     with suppress(SourceError):  # without its token the first poll says so
         # the token of a command is not known yet: its limiter takes over the wait of this one
         command = "\0".join(section.token_command)
-        limiter = site.limiters.of(section.api_url, command or github_token(section, site.environ))
+        limiter = site.limiters.of(normal(section.api_url), command or github_token(section, site.environ))
         if site.wait_s:
             limiter.resume(site.wait_left_s, site.wait_s)
     client = Client(
