@@ -46,7 +46,6 @@ def test_change_when_it_is_of_this_delivery_then_ends_the_wait(tmp_path: Path, a
         before, found = descriptors(), Endings()
         await told(found, tmp_path / "x", act)
         await told(found, tmp_path / "x", act)
-        found.close()
         assert descriptors() == before
 
     asyncio.run(whole())
@@ -60,7 +59,6 @@ def test_change_when_it_is_of_another_delivery_then_ends_no_wait(tmp_path: Path)
             await told(found, tmp_path / "x", "outcome")
             assert not waiting.done()
             waiting.cancel()
-        found.close()
 
     asyncio.run(whole())
 
@@ -78,7 +76,6 @@ def test_wait_when_the_kernel_gives_no_watch_then_looks_again_soon(
         with found.of(tmp_path / "x") as changes:
             await changes.wait()
             await changes.wait()
-        found.close()
         return time.monotonic() - began
 
     assert asyncio.run(whole()) < SOON_S
@@ -93,20 +90,19 @@ def test_events_when_the_kernel_lost_some_then_every_wait_ends(tmp_path: Path, m
             waiting = asyncio.create_task(changes.wait())
             await told(found, tmp_path / "x", "outcome")
             await waiting
-        found.close()
 
     asyncio.run(whole())
 
 
-def test_watch_when_it_is_closed_while_something_waits_then_goes_on_until_that_ended(tmp_path: Path) -> None:
-    """After a reload what is under way is watched by the runner that began it."""
+def test_watch_when_nothing_waits_any_more_then_is_let_go(tmp_path: Path) -> None:
+    """A user has few of them, and a service manager needs some."""
 
     async def whole() -> None:
         before, found = descriptors(), Endings()
         with found.of(tmp_path / "y"):
-            found.close()
-            await told(found, tmp_path / "x", "outcome")
-            assert descriptors() > before
+            with found.of(tmp_path / "x"):
+                assert descriptors() == before + 1
+            assert descriptors() == before + 1
         assert descriptors() == before
 
     asyncio.run(whole())

@@ -22,12 +22,11 @@ _CHUNK: Final = 1 << 16
 
 
 class Endings:
-    """The deliveries of one directory, in one event loop."""
+    """The deliveries of one directory, in one event loop. The kernel watches it while something waits."""
 
     def __init__(self) -> None:
         self._waiting: dict[bytes, asyncio.Event] = {}  # by the names of outcomes and locks
         self._descriptor: int | None = None
-        self._is_closed = False
 
     @contextlib.contextmanager
     def of(self, stem: Path) -> Iterator[Changes]:
@@ -41,13 +40,12 @@ class Endings:
         finally:
             for name in names:
                 self._waiting.pop(name, None)
-            if self._is_closed:
-                self.close()
+            if not self._waiting:
+                self._close()
 
-    def close(self) -> None:
-        """Let go of the kernel's watch, once nothing waits any more: what is under way may go on after a reload."""
-        self._is_closed = True
-        if self._descriptor is not None and not self._waiting:
+    def _close(self) -> None:
+        """Let go of the kernel's watch: a user has few of them."""
+        if self._descriptor is not None:
             asyncio.get_running_loop().remove_reader(self._descriptor)
             os.close(self._descriptor)
             self._descriptor = None

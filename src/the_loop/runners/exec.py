@@ -116,7 +116,6 @@ class ExecRunner:
         return Status(Trace.ACCEPTED if status.trace is Trace.NEVER_BEGUN else Trace.RUNNING)
 
     async def close(self) -> None:
-        self._endings.close()
         if self._units is not None:
             self._units.close()
 
