@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from support.fakes import DELIVERED
-from the_loop.core.model import Outcome
+from the_loop.core.model import Outcome, Verdict
 from the_loop.deliveries import beside, outcome_of
 from the_loop.durable import read_json_object
 from the_loop.runners import keeper as keeper_module
@@ -60,9 +60,13 @@ class Keepers:
             keeper_module.check_offer(stem, offer.number)
             keeper_module.create(started, going.mark)
             keeper_module.check_offer(stem, offer.number, mark=started)
-            payload = read_json_object(beside(offer.stem, "payload.json"))
         except (OSError, ValueError, keeper_module.LateKeeper):
             self.kill(offer.delivery_id)
+            return
+        try:
+            payload = read_json_object(beside(offer.stem, "payload.json"))
+        except OSError as error:  # the command's standard input cannot be opened
+            self.finish(offer.delivery_id, Outcome(Verdict.UNSTARTABLE, str(error)))
             return
         going.has_run = True
         self.got.append(payload)
