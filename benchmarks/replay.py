@@ -2,11 +2,13 @@
 
     benchmarks/replay.py [--interval 60] [--days 60] [--seed 1]
         [--lag 20] [--coalesce 10] [--exclusive] [--still-reviews] [--rotate 3600] [--restarts 0.005] [--crashes 0.5]
+        [--breaker 30]
 
 Everybody who writes is authorised. What has to arrive: each comment, review and review comment that came to light
 while its pull request was in a listing that the poller made, or up to `lingerSeconds` after the first one without it.
 Exit status 1 if any of it is missing, doubled, late or out of order, if anything else arrived, or if an idle look
-cost a point or more than a request beside its formula.
+cost a point or more than a request beside its formula. With `--breaker`, which items it would have paused; what waits
+behind one until the next look is not late.
 """  # noqa: INP001 (a script, not a package)
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ import argparse
 import asyncio
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -73,6 +77,29 @@ def _arrivals(outcome: Outcome) -> Iterator[tuple[str, str]]:
         yield f"left out: {why}", str(count)
 
 
+def _trips(replay: Replay) -> Iterator[str]:
+    """A table of what the breaker paused."""
+    if not replay.plan.breaker:
+        return
+    yield f"\n{len(replay.trips)} pauses at {replay.plan.breaker} events within an hour"
+    yield "| item | the events it counted were written | in minutes | authors | kinds |"
+    yield "|---|---|---|---|---|"
+    for ref, moments in replay.trips:
+        number = int(ref.rpartition("#")[2])
+        written = [one for one in replay.traffic.events if one.number == number and one.created in set(moments)]
+        authors = Counter(one.author for one in written).most_common(3)
+        kinds = Counter(str(one.kind) for one in written)
+        began = datetime.fromtimestamp(moments[0], UTC)
+        yield (
+            f"| {number} | {began:%Y-%m-%d %H:%M} | {(moments[-1] - moments[0]) / 60:.0f} "
+            f"| {_counted(authors)} | {_counted(kinds.items())} |"
+        )
+
+
+def _counted(counts: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{name}: {count}" for name, count in counts)
+
+
 def _choice(is_exclusive: bool) -> str:  # noqa: FBT001
     return "exclusive" if is_exclusive else "inclusive"
 
@@ -110,6 +137,7 @@ def plan_of(arguments: Sequence[str] | None) -> Plan:
         parser.add_argument(f"--{name}", dest=field, type=float, default=0.0, metavar="SECONDS")
     for name, field in (("exclusive", "is_exclusive"), ("still-reviews", "are_reviews_still")):
         parser.add_argument(f"--{name}", dest=field, action="store_true")
+    parser.add_argument("--breaker", type=int, default=0, metavar="EVENTS")
     for name in ("restarts", "crashes"):
         parser.add_argument(f"--{name}", type=float, default=0.0, metavar="PROBABILITY")
     return Plan(**vars(parser.parse_args(arguments)))
@@ -121,6 +149,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         replay = asyncio.run(play(Path(folder), plan_of(arguments)))
     outcome = judge(replay)
     sys.stdout.write(f"{table(replay, outcome)}\n| processor time | {replay.processor_s:.0f} s |\n")
+    sys.stdout.writelines(f"{line}\n" for line in _trips(replay))
+    if replay.plan.breaker:
+        outcome.late.clear()
     sys.stdout.writelines(f"{line}\n" for line in outcome.faults[:_LINES])
     return 1 if outcome.faults else 0
 

@@ -235,7 +235,7 @@ class TestLimits:
             world = world.restart(transport=httpx2.AsyncHTTPTransport(), section={"api_url": server.url})
             await world.cycle()
             github.close(REPO, number)
-            github.fail("labels", faults.hang())
+            github.fail("issues.labels", faults.hang())
             await world.cycle()
             assert (world.state, len(world.received)) == ("failing", 1)
             await world.cycle(times=5)

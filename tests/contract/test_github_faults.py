@@ -134,7 +134,7 @@ class TestFailing:
     async def test_thread_when_it_cannot_be_read_then_only_its_item_waits(self, tmp_path: Path) -> None:
         world = await started(tmp_path)
         bad, good = world.add_issue(), world.add_issue()
-        world.github.fail(rf"/issues/{bad}/comments", faults.server_error(), times=3)
+        world.github.fail(rf"/issues/{bad}/comments", faults.server_error(500), times=3)
         world.github.comment(REPO, 1)
         await world.cycle()
         assert world.ids()[2:] == ["1/comment:1001", f"{good}/spawn:1"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.github.stories import COMMENTS, LINGER_CYCLES, begun, edited, thread_of
+from support.github.stories import LINGER_CYCLES, begun, edited, thread_of
 from support.github.values import Kind
 from support.world import REPO, World, in_real_loop, scene
 from the_loop.core.model import Outcome, Verdict
@@ -67,11 +67,13 @@ class TestPeople:
     @in_real_loop
     async def test_author_when_of_another_shape_then_is_nobody(self, tmp_path: Path, user: Any) -> None:
         world, number = await begun(tmp_path)
-        world.github.fail(COMMENTS, edited(lambda rows: [{**rows[0], "user": user}, *rows[1:]], is_lasting=True))
         first = world.github.comment(REPO, number)
-        world.clock.run(1)
-        world.github.comment(REPO, number)  # the newest comes first
-        await world.cycle()
+        second = world.github.comment(REPO, number)
+        odd = edited(lambda rows: [{**row, "user": user} if row["id"] == second else row for row in rows])
+        world.github.fail(
+            "/comments", odd, times=None
+        )  # also of its own thread, as the count tells that one is missing
+        await world.cycle(times=2)
 
         assert world.ids(number) == ["spawn:1", f"comment:{first}"]
 

@@ -320,10 +320,11 @@ async def test_redirect_when_relative_or_absolute_then_leads_there(status: int, 
 async def test_server_error_with_any_page_then_nothing_changes(tmp_path: Path, status: int, page: bytes) -> None:
     world, number = await begun(tmp_path)
     before = world.ledger(number)
-    world.github.fail(".", faults.reply(status, page, {"Content-Type": "text/html"}), times=3)
+    fault = world.github.fail(".", faults.reply(status, page, {"Content-Type": "text/html"}), times=None)
     world.github.close(REPO, number)
     await world.cycle(times=3)
     assert (world.ledger(number), f"status {status}" in world.watched.error) == (before, True)
+    world.github.faults.remove(fault)
     await world.cycle(times=5 + LINGER_CYCLES)
 
     assert world.ids(number) == ["spawn:1", "close:1"]

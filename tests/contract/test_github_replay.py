@@ -372,7 +372,7 @@ class TestPosition:
         before = world.cursor()
         for _ in range(250):
             world.github.comment(REPO, 1)
-        world.github.fail(r"/issues/comments.*page=2", server_error())
+        world.github.fail(r"/issues/comments.*&page=2", server_error(500))
         await world.cycle()
         assert world.cursor() == before
         await world.cycle(times=2)
@@ -380,26 +380,26 @@ class TestPosition:
         assert world.ids() == [*STARTED, *(f"1/comment:{id_}" for id_ in range(1001, 1251))]
 
     @in_real_loop
-    async def test_list_when_it_changes_under_every_walk_then_its_repository_waits(self, tmp_path: Path) -> None:
-        """A list that never holds still proves nothing; the next look tries again."""
+    async def test_list_when_it_changes_under_every_walk_then_what_was_read_counts(self, tmp_path: Path) -> None:
+        """Rows may have slipped over a page edge: they are found in the threads."""
         world = await delivered(tmp_path)
         for _ in range(150):
             world.github.comment(REPO, 1)
-        busy = [True]
+        busy, written = [True], []
 
         def meddle(_number: int, target: str) -> None:
-            if busy and "page=2" in target and "comments" in target:
-                world.github.comment(REPO, 2)
+            if busy and "&page=2" in target and "comments" in target:
+                written.append(f"comment:{world.github.comment(REPO, 2)}")
 
         world.github.hook(meddle)
         await world.cycle()
-        assert "changed during 3 attempts" in world.watched.error
-        assert world.ids() == STARTED
+        assert (world.state, len(world.ids(1))) == ("ok", 151)
         busy.clear()
         await world.cycle(times=2)
 
         assert world.ids(1) == ["spawn:1", *(f"comment:{id_}" for id_ in range(1001, 1151))]
-        assert world.ids(2) == ["spawn:1", "comment:1151", "comment:1152", "comment:1153"]
+        assert world.ids(2) == ["spawn:1", *written]
+        assert len(written) >= 3
 
 
 STARTED = ["1/spawn:1", "2/spawn:1", "3/spawn:1"]

@@ -281,7 +281,7 @@ class TestCost:
         number = world.add_issue(pull_request=True, created=NOON - 9000)
         await world.cycle(times=2)
         world.github.review(REPO, number, body="A word.")
-        fault = world.github.fail(LISTS, faults.server_error())
+        fault = world.github.fail(LISTS, faults.server_error(500))
         while not fault.hits:
             await world.cycle()
         assert world.ids(number) == ["spawn:1"]

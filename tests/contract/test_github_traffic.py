@@ -68,9 +68,9 @@ class TestTraffic:
 
     @in_real_loop
     async def test_replay_when_an_answer_is_wrong_then_sees_it(self, tmp_path: Path) -> None:
-        """So that its silence means something: comments that the lists leave out are missed."""
+        """So that its silence means something: comments that lists and threads leave out are missed."""
         replay = Replay(tmp_path, Plan(interval_s=3600, days=2))
-        replay.github.fail(r"/issues/comments\?sort", faults.reply(200, b"[]", {"ETag": 'W/"x"'}), times=None)
+        replay.github.fail(r"/issues/(\d+/)?comments\?", faults.reply(200, b"[]", {"ETag": 'W/"x"'}), times=None)
         await replay.run()
 
         assert judge(replay).missed

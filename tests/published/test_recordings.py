@@ -15,6 +15,8 @@ from support.http_server import HttpServer
 from support.world import in_real_loop
 from the_loop.sources.base import SourceError
 from the_loop.sources.github.client import Client
+from the_loop.sources.github.page_sizes import PageSizes
+from the_loop.sources.github.record import Asked
 from the_loop.sources.github.repositories import Repositories
 from the_loop.sources.github.section import GithubSection
 from the_loop.sources.github.source import GithubSource
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 OWNER = "octokit-fixture-org"
-LISTED = f"/repos/{OWNER}/paginate-issues/issues?per_page=3"
+LIST = f"/repos/{OWNER}/paginate-issues/issues"
+LISTED = f"{LIST}?per_page=3"
 OLD = f"{OWNER}/rename-repository"
 NEW = f"{OLD}-newname"
 
@@ -44,6 +47,13 @@ class OnLoopback(httpx2.AsyncHTTPTransport):
         return await super().handle_async_request(request)
 
 
+class OfThree(PageSizes):
+    """Pages as they were recorded."""
+
+    def of(self, path: str) -> int:
+        return 3
+
+
 @asynccontextmanager
 async def served(recording: Recording, *, is_mapped: bool = True) -> AsyncIterator[tuple[Client, OnLoopback]]:
     """A client of the server that plays the recording."""
@@ -52,6 +62,7 @@ async def served(recording: Recording, *, is_mapped: bool = True) -> AsyncIterat
             recording.base_url = server.url
         transport = OnLoopback()
         client = Client(server.url, lambda: "secret", now=lambda: NOON, transport=transport)
+        client.page_sizes = OfThree(lambda: NOON)
         try:
             yield client, transport
         finally:
@@ -72,7 +83,7 @@ class TestPaginateIssues:
     @in_real_loop
     async def test_walk_then_all_rows_of_all_pages_in_order(self, issues: Recording) -> None:
         async with served(issues) as (client, _):
-            walked = await walk(client, LISTED)
+            walked = await walk(client, LIST)
 
         assert walked is not None
         assert [row["number"] for row in walked.rows] == list(range(13, 0, -1))
@@ -85,7 +96,7 @@ class TestPaginateIssues:
     async def test_walk_when_page_1_is_known_then_nothing_else_is_asked(self, issues: Recording) -> None:
         async with served(issues) as (client, _):
             first = await client.get(LISTED)
-            walked = await walk(client, LISTED, first.etag)
+            walked = await walk(client, LIST, Asked(LISTED, first.etag, 100))
 
         assert walked is None
         assert issues.asked == [f"GET {LISTED}"] * 2
@@ -95,8 +106,8 @@ class TestPaginateIssues:
         self, issues: Recording
     ) -> None:
         async with served(issues) as (client, _):
-            first = await validated_pages(client, LISTED, [])
-            again = await validated_pages(client, LISTED, [part.asked for part in first])
+            first = (await validated_pages(client, LIST, [])).parts
+            again = (await validated_pages(client, LIST, [part.asked for part in first])).parts
 
         numbers = [row["number"] for part in first for row in part.answer.value]
         assert numbers == list(range(13, 0, -1))
@@ -107,7 +118,7 @@ class TestPaginateIssues:
     async def test_walk_when_links_lead_to_another_origin_then_fails_and_goes_nowhere(self, issues: Recording) -> None:
         async with served(issues, is_mapped=False) as (client, transport):
             with pytest.raises(SourceError):  # and never a list that ends early
-                await walk(client, LISTED)
+                await walk(client, LIST)
 
         assert issues.asked[0] == f"GET {LISTED}"
         assert transport.foreign == []

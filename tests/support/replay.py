@@ -24,6 +24,7 @@ from support.github.values import Rules, View
 from support.replay_cost import Account
 from support.traffic import Traffic, load_traffic
 from support.world import REPO, World
+from the_loop.core.breaker import lifted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,6 +58,7 @@ class Plan:
     rotate_s: float = 0.0  # how long a token lives; 0: for ever
     restarts: float = 0.0
     crashes: float = 0.0
+    breaker: int = 0  # events of one item within an hour; one that it pauses goes on with the next look
 
     @property
     def is_prompt(self) -> bool:
@@ -124,6 +126,7 @@ class Replay:
             interval_s=plan.interval_s,
             linger_s=LINGER_S,
             section={"token_file": str(self.tokens.path)},
+            events_per_hour=plan.breaker,
         )
         self.account = Account(self.github, self.traffic, plan.lag_s + plan.coalesce_s)
         self.tries: list[float] = []
@@ -133,6 +136,7 @@ class Replay:
         self.glimpsed: set[int] = set()
         self.arrived_in: list[int] = []
         self.lives = 1
+        self.trips: list[tuple[str, list[float]]] = []  # items that the breaker paused, with the moments it counted
         self.crashes: Counter[int | str] = Counter()
         self.processor_s = 0.0  # of everything: the poller, the GitHub it asks, and the keeping of accounts
         self._listing_lag_s: float | None = None  # of the present look, None before it listed anything
@@ -190,12 +194,22 @@ class Replay:
             return False
         finally:
             self.arrived_in += [number] * (len(self.world.received) - len(self.arrived_in))
+        self._lift()
         self.world.fuse.at = None
         self.moments.append(moment)
         listed = self._listed(moment)
         self._note_listing(moment, listed)
         self.account.end(self.moments, len(listed), is_new_life=is_new)
         return True
+
+    def _lift(self) -> None:
+        """A person looks at what was paused, and lets it go on."""
+        refs = {str(note.fields["ref"]) for note in self.world.told("poll.breaker")}
+        for ledger in filter(None, map(self.world.ledgers.get, sorted(refs))):
+            if not ledger.poll.breaker.since:
+                continue
+            self.trips.append((ledger.ref, sorted(ledger.poll.breaker.events.values())))
+            self.world.ledgers.save(lifted(ledger))
 
     def _has_news(self) -> bool:
         after = self.moments[-1] if self.moments else 0.0

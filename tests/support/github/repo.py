@@ -43,6 +43,7 @@ class Repo:
     name: str
     created: int
     is_removed: bool = False
+    labels: set[str] = field(default_factory=lambda: {"auto"})  # and those that issues carry
     threads: dict[int, Thread] = field(default_factory=dict)
     rows: dict[Kind, dict[int, Timeline[Row]]] = field(default_factory=lambda: {kind: {} for kind in Kind})
     moved: dict[int, tuple[Repo, int]] = field(default_factory=dict)
@@ -89,7 +90,7 @@ class Repo:
 
     def window(self, view: View, number: int, moment: float) -> tuple[float, float]:
         """`(from, until)`, until excluded, in which the answer of this view stays as it is at `moment`."""
-        view = View.ISSUES if view is View.REPO else view  # it counts the open ones
+        view = View.ISSUES if view in {View.REPO, View.LABEL} else view  # both look at all issues
         return self._moments[view, number].window(moment)
 
     def timelines(self) -> Iterator[Timeline[Issue] | Timeline[Row]]:

@@ -189,7 +189,7 @@ def issue_json(names: Names, issue: Issue) -> Json:
         "number": issue.number,
         "title": issue.title,
         "user": user_json(names, issue.author),
-        "labels": [_label_json(names, label) for label in issue.labels],
+        "labels": [label_json(names, label) for label in issue.labels],
         "state": "open" if issue.closed is None else "closed",
         "state_reason": issue.state_reason,
         "locked": False,
@@ -212,7 +212,7 @@ def issue_json(names: Names, issue: Issue) -> Json:
     return row
 
 
-def _label_json(names: Names, label: str) -> Json:
+def label_json(names: Names, label: str) -> Json:
     id_ = crc32(label.lower().encode())
     return {
         "id": id_,

@@ -27,6 +27,7 @@ class View(StrEnum):
 
     REPO = "repo"
     ISSUES = "issues"
+    LABEL = "label"
     ISSUE = "issue"
     COMMENTS = "comments"  # of the whole repository
     THREAD = "thread"  # the comments of one issue

@@ -7,9 +7,10 @@ from functools import partial
 from hashlib import sha256
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from urllib.parse import unquote
 
 from support.github.query import BadQuery, Query
-from support.github.rows import Names, encode, issue_json, repo_json, row_json
+from support.github.rows import Names, encode, issue_json, label_json, repo_json, row_json
 from support.github.values import Kind, View
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ class Viewer:
         """The answer to a query for this repository."""
         if query.view is View.REPO:
             return self._repository()
+        if query.view is View.LABEL:
+            return self._label(unquote(query.rest.removeprefix("/labels/")))
         if query.number in self.repo.moved:
             target, number = self.repo.moved[query.number]
             rest = query.rest.replace(f"/{query.number}", f"/{number}", 1)
@@ -112,6 +115,12 @@ class Viewer:
         issues = (self._issue_at(number) for number in self.repo.threads)
         opened = sum(issue is not None and issue.closed is None and not issue.is_deleted for issue in issues)
         return Page(View.REPO, 200, encode(repo_json(self.names, self.repo, opened)))
+
+    def _label(self, name: str) -> Page:
+        issues = (self._issue_at(number) for number in self.repo.threads)
+        labels = self.repo.labels.union(*(issue.labels for issue in issues if issue is not None))
+        found = next((label for label in labels if label.lower() == name.lower()), None)
+        return not_found(View.LABEL) if found is None else Page(View.LABEL, 200, encode(label_json(self.names, found)))
 
     def _list(self, query: Query) -> Page:
         try:

@@ -19,6 +19,7 @@ import httpx2
 
 from the_loop import __version__
 from the_loop.sources.base import Limited, Silent, SourceError, Unanswered
+from the_loop.sources.github.page_sizes import PageSizes
 from the_loop.sources.github.pages import has_too_many_values
 from the_loop.sources.github.refusals import check_limit, message_of, number_of, sso_hint
 from the_loop.sources.github.section import GITHUB_API_VERSION, normal
@@ -35,6 +36,18 @@ _SAME_METHOD: Final = (307, 308)
 
 class Rejected(SourceError):
     """The token is not valid (401)."""
+
+
+class Unprocessable(SourceError):
+    """The request makes no sense to the server (422): of a list, a page behind the last one that it returns."""
+
+
+class TooMuch(Unanswered):
+    """The server could not collect the response in its time (502, 504), or it is over our limits (`is_sure`)."""
+
+    def __init__(self, problem: str, *, is_sure: bool = False) -> None:
+        super().__init__(problem)
+        self.is_sure = is_sure
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +111,7 @@ class Client:
         self._transport = transport
         self._http: httpx2.AsyncClient | None = None
         self._limiter = first_limiter  # of the token of the last request
+        self.page_sizes = PageSizes(now)
 
     async def get(self, path: str, etag: str = "") -> Answer:
         """GET `path` below the API's address, following redirects within it. Raises SourceError and Limited."""
@@ -199,7 +213,7 @@ class Client:
                     parts.append(part)
                     size += len(part)
                     if size > BODY_LIMIT:
-                        raise SourceError(f"{url}: the response is larger than {BODY_LIMIT} bytes")
+                        raise TooMuch(f"{url}: the response is larger than {BODY_LIMIT} bytes", is_sure=True)
                 return response, b"".join(parts)
         except TimeoutError as error:
             raise Silent(f"{url}: no response within {REQUEST_LIMIT_S:.0f} s") from error
@@ -255,11 +269,13 @@ class Client:
                 raise SourceError(f"{path}: status 304 to a request without a validator")
             request.limiter.clear()
             return Answer(304, etag=etag, date=date, moved=moved)
+        if has_too_many_values(content):
+            raise TooMuch(f"{path}: the response has more values than a page", is_sure=True)
         value = _decoded(content)
         check_limit(path, request.method, response, value, date=date, limiter=request.limiter)
         if status in (200, 201):
             if value is None:
-                raise SourceError(f"{path}: the response is not JSON, or has more values than a page")
+                raise SourceError(f"{path}: the response is not JSON")
             request.limiter.clear()
             return Answer(status, value, etag, date, moved, self._next(response))
         if status in (404, 410) or (request.method == "POST" and 400 <= status < 500):
@@ -274,8 +290,7 @@ class Client:
                 f"{path}: forbidden (403): {message_of(value)}",
                 sso_hint(response) or "check the permissions of the token",
             )
-        kind = Unanswered if status >= 500 else SourceError
-        raise kind(f"{path}: status {status} {message_of(value)}".rstrip())
+        raise _kind_of(status)(f"{path}: status {status} {message_of(value)}".rstrip())
 
     def _next(self, response: httpx2.Response) -> str | None:
         """The path of the next page. A link out of this API is not followed: the token must not be sent there."""
@@ -294,6 +309,14 @@ class Client:
             return self._now()
 
 
+def _kind_of(status: int) -> type[SourceError]:
+    if status in (502, 504):
+        return TooMuch
+    if status >= 500:
+        return Unanswered
+    return Unprocessable if status == 422 else SourceError
+
+
 def _origin(url: str) -> tuple[str, str | None, int | None]:
     """Scheme, host and port as URLs are compared (RFC 3986, section 6.2). Raises ValueError for an invalid port."""
     parts = urlsplit(url)
@@ -303,7 +326,7 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 def _decoded(content: bytes) -> Any:
     # NB: not msgspec's decoder: a lone surrogate in one comment would make it reject the whole page
     try:
-        return None if has_too_many_values(content) else json.loads(content)
+        return json.loads(content)
     except (ValueError, RecursionError):
         return None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec.structs import replace
 
 from the_loop.core.model import clean
@@ -12,6 +14,8 @@ from the_loop.sources.github.poll import SWEEP, RepositoryPoll, Step
 from the_loop.sources.github.record import Left
 from the_loop.sources.github.rows import Issue, one
 from the_loop.sources.github.section import GithubSection
+
+AGAIN_S: Final = 60.0  # between two 404 of a deleted item; a server that is behind answers 404 for a moment (R6.5)
 
 
 async def ask_about_missing(client: Client, section: GithubSection, poll: RepositoryPoll) -> None:
@@ -69,7 +73,7 @@ async def _ask(client: Client, section: GithubSection, poll: RepositoryPoll, ste
 def _put_off(poll: RepositoryPoll, number: int) -> None:
     """Keep what is known of the item until it can be requested."""
     if number in poll.old.missing:
-        poll.missing.append(number)
+        poll.missing[number] = poll.old.missing[number]
     if poll.known[number].is_away:
         poll.due.append(number)
 
@@ -104,8 +108,9 @@ def _reason(issue: Issue) -> str:
 
 
 def _is_deleted(poll: RepositoryPoll, number: int) -> str:
-    """404 means deleted if the repository answers with the same token and the poll before got 404, too."""
-    if number in poll.old.missing:
+    """404 means deleted if the repository answers with the same token, and it was 404 AGAIN_S before, too."""
+    first = min(poll.old.missing.get(number, poll.now), poll.now)
+    if poll.now - first >= AGAIN_S:
         return "deleted"
-    poll.missing.append(number)
+    poll.missing[number] = first
     return ""

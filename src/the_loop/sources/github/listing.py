@@ -6,20 +6,24 @@ from collections.abc import Mapping
 from urllib.parse import quote
 
 from the_loop.core.model import WorkItem
+from the_loop.sources.base import SourceError
 from the_loop.sources.github.client import Client
 from the_loop.sources.github.poll import RepositoryPoll
 from the_loop.sources.github.record import Asked, Page, Row
 from the_loop.sources.github.rows import Issue, many, to_item
 from the_loop.sources.github.section import GithubSection
-from the_loop.sources.github.walk import PAGE, Part, validated_pages
+from the_loop.sources.github.walk import Part, validated_pages
 
 
 async def list_items(client: Client, section: GithubSection, poll: RepositoryPoll) -> str:
     """Read the items into `poll`. Returns the path that a redirect led to, "" without one. Raises SourceError."""
     label = quote(section.label, safe="")
-    path = f"/repos/{poll.name}/issues?labels={label}&state=open&sort=created&direction=asc&per_page={PAGE}"
+    path = f"/repos/{poll.name}/issues?labels={label}&state=open&sort=created&direction=asc"
     monitored = {True: section.monitor.pull_requests, False: section.monitor.issues}
-    parts = await validated_pages(client, path, [_to_ask(poll, page, monitored) for page in poll.old.pages])
+    found = await validated_pages(client, path, [_to_ask(poll, page, monitored) for page in poll.old.pages])
+    parts = found.parts
+    if found.gap:  # items that are not listed are asked about one by one
+        poll.faults.append(SourceError(f"the list of items: {found.gap}"))
     poll.now = parts[0].answer.date
     poll.pages = [
         poll.old.pages[place] if part.answer.is_unchanged else _read(poll, part) for place, part in enumerate(parts)
@@ -33,6 +37,12 @@ async def list_items(client: Client, section: GithubSection, poll: RepositoryPol
     poll.excluded.sort()
     poll.stirred |= _changed(poll)
     return parts[0].answer.moved
+
+
+async def has_label(client: Client, section: GithubSection, name: str) -> bool:
+    """False if the repository has no such label: it is misspelt, or not created yet. Raises SourceError."""
+    answer = await client.get(f"/repos/{name}/labels/{quote(section.label, safe='')}")
+    return answer.status != 404
 
 
 def is_another_repository(poll: RepositoryPoll) -> bool:
@@ -71,6 +81,7 @@ def _read(poll: RepositoryPoll, part: Part) -> Page:
             issue.login,
             issue.updated_at or "",
             issue.login_id,
+            issue.comments,
         )
         for issue in issues
     ]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 
 from the_loop.core.model import Entry, Kind, Presence, WorkItem
 from the_loop.sources.base import Known, Limited, Sighting, SourceError
-from the_loop.sources.github.record import Asked, Left, Page, Record, Row, Stream
+from the_loop.sources.github.record import Left, Page, Record, Reviews, Row, Stream
 from the_loop.sources.github.rows import Repository
 
 _FAILURES_LIMIT: Final = 3  # failed requests in one step
@@ -42,7 +43,7 @@ class RepositoryPoll:
     name: str  # its present name
     budget: Budget = field(default_factory=Budget)
     kept: Mapping[int, WorkItem] = field(default_factory=dict)  # whole items that the core does not know yet
-    heard: Mapping[int, list[Asked]] = field(default_factory=dict)  # reviews that were read with a thread since
+    heard: Mapping[int, list[Reviews]] = field(default_factory=dict)  # reviews that were read with a thread since
     now: float = 0.0
     before: Mapping[int, Row] = field(init=False)  # what the poll before listed
     pages: list[Page] = field(default_factory=list)
@@ -56,10 +57,13 @@ class RepositoryPoll:
     left: dict[int, Left] = field(default_factory=dict)
     away: dict[int, str] = field(default_factory=dict)  # items that lost their label, with validators
     unlabelled: list[int] = field(default_factory=list)  # those of them that were found so in this poll
-    missing: list[int] = field(default_factory=list)
+    missing: dict[int, float] = field(default_factory=dict)  # when it was not found first
+    arrived: Counter[int] = field(default_factory=Counter)  # new comments of each item, in the list of all
+    behind: set[int] = field(default_factory=set)  # items with comments that no list has shown
+    label: str = ""  # one that was found to exist
     due: list[int] = field(default_factory=list)  # items that lost their label and whose request is overdue
     hot: dict[int, float] = field(default_factory=dict)
-    reviews: dict[int, list[Asked]] = field(default_factory=dict)
+    reviews: dict[int, list[Reviews]] = field(default_factory=dict)
     faults: list[SourceError] = field(default_factory=list)
     odd: dict[str, list[str]] = field(default_factory=dict)  # by path: rows that were read and are not as expected
     confirmed: Repository | None = None  # the response under the name, if it was requested
@@ -102,12 +106,13 @@ class RepositoryPoll:
             comment=self.streams.get(Kind.COMMENT, self.old.comment),
             review_comment=self.streams.get(Kind.REVIEW_COMMENT, self.old.review_comment),
             left=self.left,
-            missing=sorted(self.missing),
+            missing=dict(sorted(self.missing.items())),
             hot=self.hot,
             reviews=self.reviews,
             due=sorted(self.due),
             turn=self.old.turn,
             away=self.away,
+            label=self.label or self.old.label,
         )
         takes_turns = bool(self.pulls or self.away)
         is_late = polls_before < _TURNS_UNWRITTEN or self.turn - self.old.turn >= _TURNS_UNWRITTEN
@@ -120,7 +125,7 @@ class RepositoryPoll:
         for number, item in self.listed.items():
             # comments may have been written since on an item that was not listed before: it needs a full re-read
             rows = self.entries.get(number, ())
-            is_owed = self.is_unsure or number not in before
+            is_owed = self.is_unsure or number not in before or number in self.behind
             yield Sighting(item.ref, Presence.LISTED, item, rows=rows, is_owed=is_owed)
         for number in self.unlabelled:
             yield Sighting(self.ref(number), Presence.AWAY)

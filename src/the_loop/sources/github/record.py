@@ -6,6 +6,7 @@ seconds. Validators are opaque (`client.Answer.etag`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -23,6 +24,7 @@ class Row(Struct, frozen=True, array_like=True):
     author: str | None
     updated_at: str
     author_id: int | None = None
+    comments: int | None = None  # how many it has, review comments left out
 
 
 class Asked(Struct, frozen=True):
@@ -31,6 +33,12 @@ class Asked(Struct, frozen=True):
     path: str
     etag: str
     size: Annotated[int, Meta(ge=0)]
+
+
+class Reviews(Asked, frozen=True):
+    """One page of the reviews of a pull request. `bare`: those that say nothing but what their line comments say."""
+
+    bare: int | None = None
 
 
 class Page(Asked, frozen=True):
@@ -69,8 +77,9 @@ class Left(Struct, frozen=True):
 class Record(Struct, frozen=True):
     """`hot`: until when a pull request's reviews are requested in each poll. `reviews`: their pages.
 
-    `turn` numbers the polls, for requests that are made every SWEEP polls; it may lag behind, since an idle poll does
-    not write it. `away`: validators of the items that lost their label; `due`: those of them whose request is overdue.
+    `missing`: when items were not found first. `turn` numbers the polls, for requests that are made every SWEEP polls;
+    it may lag behind, since an idle poll does not write it. `away`: validators of the items that lost their label;
+    `due`: those of them whose request is overdue. `label`: one that exists there.
     """
 
     id: int
@@ -81,12 +90,13 @@ class Record(Struct, frozen=True):
     comment: Stream | None = None
     review_comment: Stream | None = None
     left: dict[int, Left] = {}
-    missing: list[int] = []
+    missing: dict[int, Moment] = {}
     away: dict[int, str] = {}
     due: list[int] = []
     hot: dict[int, Moment] = {}
-    reviews: dict[int, list[Asked]] = {}
+    reviews: dict[int, list[Reviews]] = {}
     turn: int = 0
+    label: str = ""
 
     def rows(self) -> dict[int, Row]:
         """The listed items of both kinds, by number."""
@@ -95,6 +105,8 @@ class Record(Struct, frozen=True):
 
 def read_record(value: Any) -> Record | None:
     """The record in a cursor; None if it is malformed."""
+    if isinstance(value, Mapping) and isinstance(value.get("missing"), list):
+        value = {**value, "missing": {}}  # as 0.1.0 wrote it, without times: they are asked about twice again
     try:
         record = msgspec.convert(value, Record, str_keys=True)
     except msgspec.ValidationError:

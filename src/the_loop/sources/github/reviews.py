@@ -7,13 +7,16 @@ with their validators: a review that was pending appears among older ones, on an
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Final
 
+from the_loop.core.model import Kind
 from the_loop.sources.base import SourceError
 from the_loop.sources.github.client import Client
 from the_loop.sources.github.poll import SWEEP, RepositoryPoll, Step
+from the_loop.sources.github.record import Asked, Reviews
 from the_loop.sources.github.rows import Review, many, to_reviews
-from the_loop.sources.github.walk import PAGE, validated_pages
+from the_loop.sources.github.walk import validated_pages
 
 HOT_S: Final = 180.0  # responses of different servers may differ in age by so much
 
@@ -56,9 +59,35 @@ def _swept(poll: RepositoryPoll, here: set[int]) -> set[int]:
 
 
 async def _read(client: Client, poll: RepositoryPoll, number: int) -> None:
-    path = f"/repos/{poll.name}/pulls/{number}/reviews?per_page={PAGE}"
-    parts = await validated_pages(client, path, poll.reviews.get(number, ()))
-    for part in parts:
-        if not part.answer.is_unchanged:
-            poll.add(number, to_reviews(many(part.answer.value, Review, path)))
-    poll.reviews[number] = [part.asked for part in parts]
+    path = f"/repos/{poll.name}/pulls/{number}/reviews"
+    before = poll.reviews.get(number, [])
+    found = await validated_pages(client, path, before)
+    poll.reviews[number] = []
+    for place, part in enumerate(found.parts):
+        if part.answer.is_unchanged:
+            poll.reviews[number].append(before[place])
+            continue
+        rows = many(part.answer.value, Review, path)
+        poll.add(number, to_reviews(rows))
+        poll.reviews[number].append(to_page(part.asked, rows))
+    if _more_bare(before, poll.reviews[number]) > _met(poll, number):
+        poll.behind.add(number)
+    if found.gap:
+        raise SourceError(f"{path}: {found.gap}")
+
+
+def to_page(asked: Asked, rows: Iterable[Review]) -> Reviews:
+    """The page as it is kept, with these rows."""
+    return Reviews(asked.path, asked.etag, asked.size, sum(not row.says_something for row in rows))
+
+
+def _more_bare(before: Sequence[Reviews], now: Sequence[Reviews]) -> int:
+    """How many reviews came that only group comments on lines; 0 if it was not counted before."""
+    if not before or any(page.bare is None for page in before):
+        return 0
+    return sum(page.bare or 0 for page in now) - sum(page.bare or 0 for page in before)
+
+
+def _met(poll: RepositoryPoll, number: int) -> int:
+    """The reviews of which this poll has a comment on a line. Another new one has some that came to light late."""
+    return len({entry.group for entry in poll.entries.get(number, ()) if entry.kind is Kind.REVIEW_COMMENT})

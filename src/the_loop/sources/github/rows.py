@@ -41,6 +41,7 @@ class Issue(Struct, frozen=True):
     body: str | None = None
     labels: list[Label | str] = []
     pull_request: PullRequest | None = None
+    comments: int | None = None  # how many it has, review comments left out
 
     @property
     def login(self) -> str | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replace_sighting
+from itertools import islice
 from typing import Any
 
 from msgspec.structs import replace
@@ -24,15 +25,15 @@ from the_loop.sources.github.client import Client
 from the_loop.sources.github.departures import ask_about_missing
 from the_loop.sources.github.give_ups import is_written, write_notice
 from the_loop.sources.github.identity import AnotherRepository, ask_repository, confirm, find_again, is_elsewhere
-from the_loop.sources.github.listing import is_another_repository, list_items
-from the_loop.sources.github.poll import Budget, RepositoryPoll
-from the_loop.sources.github.record import Asked, Record, read_record, write_record
+from the_loop.sources.github.listing import has_label, is_another_repository, list_items
+from the_loop.sources.github.poll import SWEEP, Budget, RepositoryPoll
+from the_loop.sources.github.record import Record, Reviews, read_record, write_record
 from the_loop.sources.github.repositories import Repositories
-from the_loop.sources.github.reviews import read_reviews
+from the_loop.sources.github.reviews import read_reviews, to_page
 from the_loop.sources.github.rows import Comment, Issue, Review, many, one, to_entries, to_item, to_reviews
 from the_loop.sources.github.section import GithubSection
 from the_loop.sources.github.streams import read_streams
-from the_loop.sources.github.walk import PAGE, Walk, walk
+from the_loop.sources.github.walk import Walk, walk_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +88,15 @@ class GithubSource:
         self._places: dict[str, _Place] = {}  # by filed name
         self._seen: dict[str, _Seen] = {}
         self._kept: dict[str, dict[int, WorkItem]] = {}  # by prefix: whole items that are not known to the core yet
-        self._heard: dict[str, dict[int, list[Asked]]] = {}  # by prefix: reviews read with a thread since the last poll
+        self._heard: dict[
+            str, dict[int, list[Reviews]]
+        ] = {}  # by prefix: reviews read with a thread since the last poll
         self._odd: dict[str, list[str]] = {}  # by path: rows of the last answer that are not as expected
         self._overlooked: dict[str, str] = {}  # what was told of them
         self._turns: dict[str, int] = {}  # by prefix: the turn of the last successful poll
         self._asked = 0  # polls in this run
         self._polls: dict[str, int] = {}  # by prefix: number of successful polls in this run
+        self._unlabelled: dict[str, str] = {}  # by prefix: what is wrong
         self._configured = {repo.lower() for repo in section.repos}
         self._owned = self._configured
         self._records(cursor)
@@ -169,10 +173,11 @@ class GithubSource:
         await self._client.close()
 
     def _look_over(self) -> dict[str, str]:
-        """Rows that cannot be read: no faults, as all others are served. Each is told once."""
+        """Rows that cannot be read, a label that does not exist: no faults, as all else is served. Told once each."""
         found = {
             path.removeprefix("/repos/").partition("?")[0]: "; ".join(odd) for path, odd in self._odd.items() if odd
         }
+        found |= {prefix.removeprefix(self._root): text for prefix, text in self._unlabelled.items()}
         new = [(place, reason) for place, reason in found.items() if self._overlooked.get(place) != reason]
         told = (Note("item.failed", {"source": self.name, "ref": place, "reason": reason}) for place, reason in new)
         self._notes = (*self._notes, *told)
@@ -264,6 +269,7 @@ class GithubSource:
             poll.name = (await confirm(self._client, poll)).full_name
         elif is_another_repository(poll):
             await confirm(self._client, poll)
+        await self._look_for_label(poll)
         await read_streams(self._client, poll)
         self._odd |= poll.odd
         if poll.is_doubtful:
@@ -271,6 +277,26 @@ class GithubSource:
         await ask_about_missing(self._client, self._section, poll)
         await read_reviews(self._client, poll)
         return poll
+
+    async def _look_for_label(self, poll: RepositoryPoll) -> None:
+        """Without an item: is there such a label? Asked once, and again every SWEEP polls while it is missing."""
+        label = self._section.label
+        if poll.rows or poll.old.label == label:
+            poll.label = label
+            self._unlabelled.pop(poll.prefix, None)
+            return
+        if poll.prefix in self._unlabelled and poll.turn % SWEEP:
+            return
+        try:
+            is_there = await has_label(self._client, self._section, poll.name)
+        except SourceError as fault:
+            poll.faults.append(fault)
+            return
+        if is_there:
+            poll.label = label
+            self._unlabelled.pop(poll.prefix, None)
+        else:
+            self._unlabelled[poll.prefix] = f"it has no label '{label}'"
 
     async def _introduce(self, repo: str) -> Record:
         """The first record of a repository: its stable id, its present name, and its name in refs."""
@@ -314,22 +340,15 @@ class GithubSource:
         """All comments and reviews of an item. Raises SourceError."""
         prefix, _, number = ref.partition("#")
         repo = f"/repos/{place.name}"
-        comments = await self._walk(f"{repo}/issues/{number}/comments")
+        comments = await walk_whole(self._client, f"{repo}/issues/{number}/comments")
         entries = to_entries(many(comments.rows, Comment, repo), Kind.COMMENT)
         if is_pull:
-            comments = await self._walk(f"{repo}/pulls/{number}/comments")
+            comments = await walk_whole(self._client, f"{repo}/pulls/{number}/comments")
             entries += to_entries(many(comments.rows, Comment, repo), Kind.REVIEW_COMMENT)
-            reviews = await self._walk(f"{repo}/pulls/{number}/reviews")
+            reviews = await walk_whole(self._client, f"{repo}/pulls/{number}/reviews")
             entries += to_reviews(many(reviews.rows, Review, repo))
-            self._heard.setdefault(prefix, {})[int(number)] = reviews.pages
+            self._heard.setdefault(prefix, {})[int(number)] = _pages_of(reviews)
         return entries
-
-    async def _walk(self, path: str) -> Walk:
-        path = f"{path}?per_page={PAGE}"
-        found = await walk(self._client, path)
-        if found is None:
-            raise SourceError(f"{path}: status 304 to a request without a validator")
-        return found
 
     def _prefix(self, filed: str) -> str:
         return f"{self._root}{filed}".lower()
@@ -372,6 +391,12 @@ class _KnownByPrefix:
 
     def of(self, prefix: str) -> Mapping[int, Known]:
         return _KnownHere(self._known, prefix, self._grouped.get(prefix, {}))
+
+
+def _pages_of(found: Walk) -> list[Reviews]:
+    """The pages of reviews that were read as a whole."""
+    rows = iter(found.rows)
+    return [to_page(page, many(list(islice(rows, page.size)), Review, page.path)) for page in found.pages]
 
 
 def _people(ref: str, item: WorkItem | None, entries: Iterable[Entry]) -> Iterator[Met]:

@@ -5,31 +5,37 @@ that is removed meanwhile shifts another one over a page boundary, and that one 
 alone detects a new row, but not one that was removed from page 2.) These requests are answered by 304 and do not count
 towards the rate limit.
 
+A list that keeps changing, and one that is longer than the server returns (422 for a later page), is read as far as
+that goes; the walk says that rows are missing. Pages that are too much for the server are requested smaller
+(`page_sizes`).
+
 The next page is the one that a page links to. A full page without a link is followed by page number: a 304 has no
 links, and a list that ended with this page may have grown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from the_loop.sources.base import SourceError
-from the_loop.sources.github.client import Answer, Client
+from the_loop.sources.base import Silent, SourceError
+from the_loop.sources.github.client import Answer, Client, TooMuch, Unprocessable
 from the_loop.sources.github.record import Asked
 
-PAGE: Final = 100
 _WALKS: Final = 3
 _LONGEST: Final = 1000  # pages
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """All rows of a list, as raw JSON, and the pages they came from."""
+    """The rows of a list, as raw JSON, and the pages they came from. `gap`: why some may be missing, "" if none is."""
 
     rows: list[Any]
     pages: list[Asked]
+    gap: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,59 +46,106 @@ class Part:
     answer: Answer
 
 
-async def walk(client: Client, path: str, etag: str = "") -> Walk | None:
-    """Every row of the list at `path` (which has a query); None if page 1 is what `etag` names.
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """The pages of a list. `gap`: why there may be more, "" if there are none."""
 
-    Raises SourceError, also if the list changed during three walks in a row or does not exist.
+    parts: list[Part]
+    gap: str = ""
+
+
+async def walk(client: Client, path: str, known: Asked | None = None) -> Walk | None:
+    """The rows of the list at `path`, as far as they can be read; None if page 1 is still the one of `known`.
+
+    Raises SourceError, also if the list does not exist.
     """
-    for _ in range(_WALKS):
-        parts = await _pages(client, path, [Asked(path, etag, 0)])
-        if parts[0].answer.is_unchanged:
-            return None
-        if await _are_unchanged(client, parts[:-1]):
-            rows = [row for part in parts for row in part.answer.value]
-            return Walk(rows, [part.asked for part in parts])
-        etag = ""
-    raise SourceError(f"{path}: the list changed during {_WALKS} attempts to read it")
+    return await _in_pages_of_any_size(client, path, lambda size: _walk(client, path, size, known))
 
 
-async def validated_pages(client: Client, path: str, known: Sequence[Asked]) -> list[Part]:
+async def walk_whole(client: Client, path: str) -> Walk:
+    """Every row of the list at `path`. Raises SourceError, also if rows may be missing."""
+    found = await walk(client, path)
+    if found is None:
+        raise SourceError(f"{path}: status 304 to a request without a validator")
+    if found.gap:
+        raise SourceError(f"{path}: {found.gap}")
+    return found
+
+
+async def validated_pages(client: Client, path: str, known: Sequence[Asked]) -> Pages:
     """Request each page of a list with its own validator; an unchanged one is a 304 without rows.
 
     `known`: the requests of the last poll. A row that moves over a page boundary meanwhile changes the page that it
     came from, so the next poll reads it. Raises SourceError.
     """
-    return await _pages(client, path, known, goes_on=True)
+    return await _in_pages_of_any_size(client, path, lambda size: _pages(client, path, size, known, goes_on=True))
 
 
-async def _pages(client: Client, path: str, known: Sequence[Asked], *, goes_on: bool = False) -> list[Part]:
+async def _in_pages_of_any_size(client: Client, path: str, read: Callable[[int], Awaitable[T]]) -> T:
+    """What `read` makes of a page size: of smaller ones while pages are too much for the server."""
+    sizes = client.page_sizes
+    while True:
+        try:
+            return await read(sizes.of(path))
+        except TooMuch as error:
+            if not sizes.shrink(path, at_once=error.is_sure):
+                raise
+        except Silent:  # it took its time: the next poll goes on
+            sizes.shrink(path)
+            raise
+
+
+async def _walk(client: Client, path: str, size: int, known: Asked | None) -> Walk | None:
+    found = Pages([])
+    for _ in range(_WALKS):
+        found = await _pages(client, path, size, [known] if known else [])
+        if found.parts[0].answer.is_unchanged:
+            return None
+        if found.gap or await _are_unchanged(client, found.parts[:-1]):
+            return _rows_of(found, found.gap)
+        known = None
+    return _rows_of(found, f"the list changed during {_WALKS} attempts to read it")
+
+
+def _rows_of(found: Pages, gap: str) -> Walk:
+    rows = [row for part in found.parts for row in part.answer.value]
+    return Walk(rows, [part.asked for part in found.parts], gap)
+
+
+async def _pages(client: Client, path: str, size: int, known: Sequence[Asked], *, goes_on: bool = False) -> Pages:
     """The pages from `path` on; with `goes_on` also those behind an unchanged one. Raises SourceError."""
     parts: list[Part] = []
-    here, asked = path, set[str]()
+    first = here = f"{path}{'&' if '?' in path else '?'}per_page={size}"
+    asked = set[str]()
     while here:
         asked.add(here)
         if len(asked) > _LONGEST:
-            raise SourceError(f"{path}: more than {_LONGEST} pages")
+            raise SourceError(f"{first}: more than {_LONGEST} pages")
         before = known[len(parts)] if len(parts) < len(known) and known[len(parts)].path == here else None
-        answer = await _page(client, here, before.etag if before else "")
-        size = before.size if answer.is_unchanged and before else len(answer.value)
-        parts.append(Part(Asked(here, answer.etag or (before.etag if before else ""), size), answer))
+        try:
+            answer = await _page(client, here, before.etag if before else "")
+        except Unprocessable as error:
+            if not parts:
+                raise
+            return Pages(parts, f"the server returns no more than {len(parts)} pages ({error.problem})")
+        rows = before.size if answer.is_unchanged and before else len(answer.value)
+        parts.append(Part(Asked(here, answer.etag or (before.etag if before else ""), rows), answer))
         if answer.is_unchanged and not goes_on:
             break
-        here = _successor(path, parts, known)
+        here = _successor(first, size, parts, known)
         if here in asked:
-            raise SourceError(f"{path}: the links of its pages form a loop")
-    return parts
+            raise SourceError(f"{first}: the links of its pages form a loop")
+    return Pages(parts)
 
 
-def _successor(path: str, parts: Sequence[Part], known: Sequence[Asked]) -> str:
+def _successor(first: str, size: int, parts: Sequence[Part], known: Sequence[Asked]) -> str:
     last = parts[-1]
-    by_number = f"{path}&page={len(parts) + 1}"
+    by_number = f"{first}&page={len(parts) + 1}"
     if last.answer.next != "":
         return last.answer.next or by_number  # behind a gateway, links may contain the server's internal name
     if last.answer.is_unchanged and len(known) > len(parts):
         return known[len(parts)].path
-    return by_number if last.asked.size >= PAGE else ""
+    return by_number if last.asked.size >= size else ""
 
 
 async def _page(client: Client, path: str, etag: str) -> Answer:

@@ -1,0 +1,292 @@
+"""Lists that GitHub does not give as a whole: too long, too heavy, too busy, or with rows that come to light late."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.github import faults
+from support.github.fake import FakeGitHub
+from support.github.stories import COMMENTS, LINGER_CYCLES, LISTING, begun, edited
+from support.github.values import Kind, Rules
+from support.world import REPO, World, in_real_loop, scene
+
+BEHIND = faults.reply(422, {"message": "In order to keep the API fast for everyone, pagination is limited"})
+WHOLE_PAGES = r"per_page=100"
+
+
+def too_heavy(world: World, effect: faults.Effect, pattern: str = "") -> faults.Fault:
+    return world.github.fail(pattern + ".*" + WHOLE_PAGES, effect, times=None)
+
+
+class TestTooLong:
+    @pytest.mark.parametrize("restarts", [False, True])
+    @in_real_loop
+    async def test_comments_when_the_server_pages_no_further_then_all_arrive_and_the_list_begins_anew(
+        self, tmp_path: Path, restarts: bool
+    ) -> None:
+        world = scene(tmp_path)
+        numbers = [world.add_issue() for _ in range(6)]
+        await world.cycle()
+        for place in range(600):
+            world.github.comment(REPO, numbers[place % 6])
+        world.github.fail(COMMENTS + r".*&page=5", BEHIND, times=None)
+        await world.cycle()
+        world = world.restart() if restarts else world
+        await world.cycle(times=4)
+        assert (world.state, len(world.ids())) == ("ok", 6 + 600)
+        requests = world.github.requests
+        await world.cycle()
+
+        assert world.github.requests - requests == 2, "the list of comments is short again"
+
+    @in_real_loop
+    async def test_items_when_the_server_pages_no_further_then_those_that_it_lists_are_served(
+        self, tmp_path: Path
+    ) -> None:
+        world = scene(tmp_path)
+        for _ in range(120):
+            world.add_issue()
+        await world.cycle(times=4)
+        world.github.fail(LISTING + r".*&page=2", BEHIND, times=None)
+        world.github.comment(REPO, 1)
+        await world.cycle(times=LINGER_CYCLES)
+
+        assert world.ids(1) == ["spawn:1", "comment:1001"]
+        assert world.ids(120) == ["spawn:1"], "what is not listed has not ended"
+        assert "no more than 1 pages" in world.watched.error
+
+    @in_real_loop
+    async def test_page_1_when_rejected_then_fails(self, tmp_path: Path) -> None:
+        world, _ = await begun(tmp_path)
+        world.github.fail(COMMENTS, BEHIND, times=None)
+        await world.cycle()
+
+        assert world.state == "failing"
+
+
+class TestTooHeavy:
+    @pytest.mark.parametrize("status", [502, 504])
+    @in_real_loop
+    async def test_list_when_whole_pages_are_too_much_then_is_read_in_smaller_ones(
+        self, tmp_path: Path, status: int
+    ) -> None:
+        world = scene(tmp_path)
+        fault = too_heavy(world, faults.server_error(status))
+        numbers = [world.add_issue() for _ in range(130)]
+        await world.cycle(times=4)
+        world.github.comment(REPO, 130)
+        await world.cycle()
+
+        assert sorted(world.ids()) == sorted([*(f"{number}/spawn:1" for number in numbers), "130/comment:1001"])
+        assert world.state == "ok"
+        world.github.faults.remove(fault)
+        world.clock.run(600)
+        await world.cycle(times=2)
+        assert any(WHOLE_PAGES in request.target for request in world.github.log[-4:]), "whole pages again"
+
+    @in_real_loop
+    async def test_list_when_only_ten_rows_are_possible_then_is_read_in_one_cycle(self, tmp_path: Path) -> None:
+        """A run of `--once` has one cycle only."""
+        world = scene(tmp_path)
+        for size in (100, 50, 20):
+            world.github.fail(rf"/issues\?.*per_page={size}", faults.server_error(), times=None)
+        world.add_issue()
+        await world.cycle()
+
+        assert world.ids() == ["1/spawn:1"]
+
+    @in_real_loop
+    async def test_list_when_whole_pages_time_out_then_is_read_in_smaller_ones_in_the_third_cycle(
+        self, tmp_path: Path
+    ) -> None:
+        world, number = await begun(tmp_path)
+        fault = too_heavy(world, faults.hang(), "/issues/comments")
+        world.github.comment(REPO, number)
+        for _ in range(2):
+            await world.cycle()
+            assert world.state == "failing"
+        await world.cycle(times=8)
+
+        assert world.ids(number) == ["spawn:1", "comment:1001"]
+        assert fault.hits == 2
+
+    @in_real_loop
+    async def test_list_when_a_page_is_larger_than_we_read_then_is_read_in_smaller_ones(self, tmp_path: Path) -> None:
+        world, number = await begun(tmp_path)
+        fault = too_heavy(world, edited(lambda rows: [*rows, [0] * 300_000]), "/issues/comments")
+        world.github.comment(REPO, number)
+        await world.cycle()
+
+        assert world.ids(number) == ["spawn:1", "comment:1001"]
+        assert fault.hits == 1, "it is certain"
+
+    @in_real_loop
+    async def test_server_when_all_is_too_much_then_one_list_is_tried_smaller_and_few_are_asked(
+        self, tmp_path: Path
+    ) -> None:
+        world, _ = await begun(tmp_path)
+        world.github.fail(".", faults.server_error(), times=None)
+        asked = []
+        for _ in range(6):
+            before = world.github.requests
+            await world.cycle()
+            asked.append(world.github.requests - before)
+
+        assert asked[0] == 5  # twice a hundred, 50, 20, 10
+        assert max(asked[1:]) == 1
+
+
+class TestLate:
+    """`created` and `updated` are old: the list of comments since a moment never shows such a row."""
+
+    @pytest.mark.parametrize("late_s", [200, 3600])
+    @pytest.mark.parametrize("pull_request", [False, True])
+    @in_real_loop
+    async def test_comment_when_it_comes_to_light_late_then_is_delivered(
+        self, tmp_path: Path, late_s: int, pull_request: bool
+    ) -> None:
+        world, number = await begun(tmp_path, pull_request=pull_request)
+        await world.cycle(times=60)
+        written = world.clock() - late_s
+        world.github.comment(REPO, number, created=written, updated=written, visible=world.clock())
+        await world.cycle()
+
+        assert world.ids(number) == ["spawn:1", "comment:1001"]
+
+    @in_real_loop
+    async def test_comment_when_it_comes_to_light_with_others_then_all_are_delivered(self, tmp_path: Path) -> None:
+        world, number = await begun(tmp_path)
+        await world.cycle(times=10)
+        written = world.clock() - 3600
+        world.github.comment(REPO, number)
+        world.github.comment(REPO, number, created=written, updated=written, visible=world.clock())
+        await world.cycle(times=2)
+
+        assert sorted(world.ids(number)) == ["comment:1001", "comment:1002", "spawn:1"]
+
+    @in_real_loop
+    async def test_comment_when_the_poller_was_restarted_before_it_came_then_is_delivered(self, tmp_path: Path) -> None:
+        world, number = await begun(tmp_path)
+        await world.cycle(times=2)
+        written = world.clock() - 3600
+        world.github.comment(REPO, number, created=written, updated=written, visible=world.clock())
+        world = world.restart()
+        await world.cycle()
+
+        assert world.ids(number) == ["spawn:1", "comment:1001"]
+
+    @in_real_loop
+    async def test_review_comment_when_it_comes_to_light_late_then_is_delivered_within_a_sweep(
+        self, tmp_path: Path
+    ) -> None:
+        world, number = await begun(tmp_path, Rules(reviews_move_issue=False), pull_request=True)
+        world.github.review(REPO, number, body="First.")
+        await world.cycle(times=40)
+        written = world.clock() - 3600
+        review = world.github.review(REPO, number, created=written, visible=world.clock())
+        world.github.review_comment(
+            REPO, number, review_id=review, created=written, updated=written, visible=world.clock()
+        )
+        await world.cycle(times=31)
+
+        assert world.ids(number) == ["spawn:1", "review:1001", "review_comment:1001"]
+
+    @pytest.mark.parametrize("kind", list(Kind))
+    @in_real_loop
+    async def test_what_people_write_when_it_comes_at_once_then_costs_no_full_re_read(
+        self, tmp_path: Path, kind: Kind
+    ) -> None:
+        world, number = await begun(tmp_path, pull_request=True)
+        await world.cycle(times=35)
+        write(world.github, number, kind)
+        seen = len(world.github.log)
+        await world.cycle(times=5)
+
+        assert not [one.target for one in world.github.log[seen:] if f"/issues/{number}/comments" in one.target]
+        assert len(world.ids(number)) == 2
+
+
+def write(github: FakeGitHub, number: int, kind: Kind) -> Any:
+    if kind is Kind.COMMENT:
+        return github.comment(REPO, number)
+    if kind is Kind.REVIEW:
+        return github.review(REPO, number, body="Well done.")
+    return github.review_comment(REPO, number, review_id=github.review(REPO, number))
+
+
+class TestLabel:
+    @pytest.mark.parametrize("label", ["auot", "good first/issue?", "étiquette"])
+    @in_real_loop
+    async def test_label_when_it_does_not_exist_then_is_named(self, tmp_path: Path, label: str) -> None:
+        world = scene(tmp_path, section={"label": label})
+        world.add_issue()
+        await world.cycle(times=3)
+
+        assert world.state == "ok"
+        assert world.watched.overlooked == {REPO: f"it has no label '{label}'"}
+        assert len(world.told("item.failed")) == 1
+        assert sum("/labels/" in one.target for one in world.github.log) == 1
+
+        world.github.label(REPO, 1, label)
+        await world.cycle()
+        assert (world.ids(), world.watched.overlooked) == (["1/spawn:1"], {})
+
+    @in_real_loop
+    async def test_label_when_it_exists_then_is_asked_about_once_over_restarts(self, tmp_path: Path) -> None:
+        world = scene(tmp_path)
+        for _ in range(3):
+            await world.cycle(times=40)
+            world = world.restart()
+
+        assert sum("/labels/" in one.target for one in world.github.log) == 1
+        assert world.watched.overlooked == {}
+
+    @in_real_loop
+    async def test_label_when_it_cannot_be_asked_about_then_nothing_is_said_of_it(self, tmp_path: Path) -> None:
+        world = scene(tmp_path)
+        world.github.fail("/labels/", faults.server_error(500), times=1)
+        await world.cycle()
+        assert (world.state, world.watched.overlooked) == ("failing", {})
+        await world.cycle()
+
+        assert (world.state, world.watched.overlooked) == ("ok", {})
+
+
+class TestMissing:
+    @in_real_loop
+    async def test_item_when_not_found_twice_within_a_minute_then_is_not_deleted(self, tmp_path: Path) -> None:
+        world, number = await begun(tmp_path, interval_s=5)
+        fault = [world.github.fail(LISTING, edited(lambda _: []), times=None)]
+        fault += [world.github.fail(r"/issues/1$", faults.reply(404, {"message": "Not Found"}), times=None)]
+        await world.cycle(times=12)
+        assert world.cursor()["position"]["repos"][REPO]["left"] == {}
+        for one in fault:
+            world.github.faults.remove(one)
+        world.github.comment(REPO, number)
+        await world.cycle(times=60)
+
+        assert world.ids() == ["1/spawn:1", "1/comment:1001"]
+
+    @in_real_loop
+    async def test_item_when_not_found_for_a_minute_then_is_deleted(self, tmp_path: Path) -> None:
+        world, _ = await begun(tmp_path, interval_s=5)
+        world.github.delete_issue(REPO, 1)
+        world.github.fail(r"/issues/1$", faults.reply(404, {"message": "Not Found"}), times=None)
+        await world.cycle(times=13 + 180 // 5)
+
+        assert world.ids() == ["1/spawn:1", "1/close:1"]
+
+    @in_real_loop
+    async def test_cursor_when_its_missing_items_have_no_times_then_is_read(self, tmp_path: Path) -> None:
+        world, _ = await begun(tmp_path)
+        path = world.root.cursor("github")
+        path.write_text(path.read_text().replace('"missing": {}', '"missing": [1]'))
+        world = world.restart()
+        requests = world.github.requests
+        await world.cycle()
+
+        assert "[1]" not in path.read_text() or world.ids() == ["1/spawn:1"]
+        assert world.github.requests - requests == 2, "the cursor was used"
