@@ -27,13 +27,13 @@ def write_durably(path: Path, content: bytes, *, flushes_name: bool = True) -> N
         fsync_directory(path.parent)
 
 
-def replace_file(path: Path, content: bytes, *, sync: bool) -> None:
+def replace_file(path: Path, content: bytes, *, sync: bool, mode: int = 0o600) -> None:
     """Replace `path` in one rename; `sync` flushes the data first. Raises OSError, with the old file in place."""
     beside = path.with_name(f".{path.name}.tmp")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         try:
-            os.fchmod(descriptor, 0o600)
+            os.fchmod(descriptor, mode)
             view = memoryview(content)
             while view:
                 view = view[os.write(descriptor, view) :]

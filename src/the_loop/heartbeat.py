@@ -12,6 +12,7 @@ from the_loop.blocks import MeasuredSelector
 from the_loop.clocks import Clock
 from the_loop.core.ledger import Standing
 from the_loop.core.model import epoch, span, timestamp
+from the_loop.counters import Counters
 from the_loop.durable import read_json_object, replace_file, to_json_bytes
 from the_loop.ledgers import Ledgers
 from the_loop.processes import Identity
@@ -32,6 +33,8 @@ class Health:
         clock: Clock,
         runtime: Path | None = None,
         blocks: MeasuredSelector | None = None,
+        *,
+        counters: Counters | None = None,
     ) -> None:
         """With `runtime`, a directory in memory, beats go there, and to the root only when an outcome changes.
 
@@ -41,6 +44,7 @@ class Health:
         self.configuration = ""  # the file in force
         self._runtime = runtime
         self._blocks = blocks
+        self._counters = counters or Counters(clock.now)
         self._copied: tuple[Any, ...] | None = None
         self._root = root
         self._holder = holder
@@ -80,6 +84,7 @@ class Health:
             "leftAlone": self.left_alone,
             "paused": pause_reason or None,
             "longestBlock": None if self._blocks is None else self._blocks.longest(),
+            "counters": {**self._counters.to_json(one.source for one in watched), "running": _running(work)},
         }
         content = to_json_bytes(beat)
         if self._runtime is not None:
@@ -148,6 +153,11 @@ def _capped(work: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"work": list(work[:WORK_SHOWN]), **omitted}
 
 
+def _running(work: Sequence[Mapping[str, Any]]) -> int:
+    """The number of deliveries that run: before the cut, which `work` shows."""
+    return sum(one.get("state") == "running" for one in work)
+
+
 def _moment(epoch_s: float | None) -> str | None:
     return None if epoch_s is None else timestamp(epoch_s)
 
@@ -181,7 +191,7 @@ def read_heartbeat(root: StateRoot) -> dict[str, Any]:
 def _shaped(beat: dict[str, Any]) -> dict[str, Any]:
     """`beat` without values of a wrong type: a damaged heartbeat must not keep the rest from being shown."""
     kinds: dict[str, type] = dict.fromkeys(("sources", "leftAlone", "work", "attention"), list)
-    kinds |= dict.fromkeys(("heldItems", "longestBlock"), dict)
+    kinds |= dict.fromkeys(("heldItems", "longestBlock", "counters"), dict)
     kinds |= dict.fromkeys(("pending", "uncertain", "held", "gaveUp", "pid", "starttime"), int)
     kinds |= dict.fromkeys(("since", "lastGoodCycleAt", "paused", "writtenAt", "configuration"), str)
     shaped: dict[str, Any] = {name: value for name, value in beat.items() if isinstance(value, kinds.get(name, object))}

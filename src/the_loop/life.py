@@ -25,6 +25,7 @@ from the_loop.clocks import Clock
 from the_loop.config import Config, ConfigError, SourceSection, source_name
 from the_loop.core.guards import Rules
 from the_loop.core.model import LoopError, Note, explain
+from the_loop.counters import Counters
 from the_loop.cycle import Cycle
 from the_loop.deliveries import Deliveries
 from the_loop.dispatcher import Dispatcher
@@ -96,7 +97,8 @@ class Life:
         self._status_due: asyncio.TimerHandle | None = None
         setup.root.prepare_folders()
         runtime = runtime_directory(setup.environ)
-        self._health = Health(setup.root, lock.identity, setup.clock, runtime, setup.blocks)
+        self._counters = Counters(setup.clock.now, self.source_of)
+        self._health = Health(setup.root, lock.identity, setup.clock, runtime, setup.blocks, counters=self._counters)
         self._health.configuration = setup.path
         self._charge = Charge(lock, self.tell, self._on_lost)
         self.tell(Note("poller.started", {"path": str(lock.claim), "pid": lock.identity.pid, "uid": os.geteuid()}))
@@ -113,6 +115,7 @@ class Life:
             tell=self.tell,
             now=setup.clock.now,
             offers_once=setup.once,
+            counters=self._counters,
         )
         self._dispatcher = Dispatcher(
             self._outbox,
@@ -280,6 +283,7 @@ class Life:
             tell=self.tell,
             is_in_charge=self._may_poll,
             beat=self._on_progress,
+            counters=self._counters,
         )
         return _Source(loop, wiring.shape(config, section))
 

@@ -32,6 +32,7 @@ from the_loop.core.ledger import (
 )
 from the_loop.core.model import Event, Kind, Note, Outcome, Verdict, delivery_id
 from the_loop.core.outcomes import Policy, conclude, is_due, never_begun, without_a_session_to_close
+from the_loop.counters import Counters
 from the_loop.deliveries import Deliveries, outcome_of
 from the_loop.ledgers import HeldItem, Ledgers
 from the_loop.runners.base import Offer, Runner, Status, Trace
@@ -52,6 +53,7 @@ class Outbox:
         tell: Callable[[Note], None],
         now: Callable[[], float],
         offers_once: bool = False,
+        counters: Counters | None = None,
     ) -> None:
         self._runner = runner
         self.policy = policy
@@ -62,6 +64,7 @@ class Outbox:
         self._tell = tell
         self._now = now
         self._offers_once = offers_once
+        self._counters = counters or Counters(now)
         self._offered: set[tuple[str, str]] = set()
 
     async def reconfigure(self, policy: Policy, runner: Runner) -> None:
@@ -93,6 +96,7 @@ class Outbox:
             self._ledgers.save(never_begun(ledger, offer.key, present))
             return False
         self._deliveries.make_ready(offer.stem, {"schema": 1, **payload, **_address(entry)})
+        self._counters.note_handed_over(offer.ref, offer.key, entry)
         return True
 
     async def hand_over(self, offer: Offer) -> Outcome:
@@ -162,6 +166,8 @@ class Outbox:
                     self._write_payload(event, decision.ledger.poll.pending[event.key])
                 self._deliveries.flush()
             self._ledgers.save(decision.ledger)
+            for event in decision.events:
+                self._counters.note_accepted(event, decision.ledger.poll.pending[event.key])
             for key in decision.withdrawn:
                 self._deliveries.remove(self._deliveries.stem(ref, key))
 
@@ -245,6 +251,7 @@ class Outbox:
         after, notes = conclude(ledger, offer.key, outcome, self.policy, self._now())
         if after != ledger:
             self._ledgers.save(after)
+        self._counters.note_outcome(offer.ref, ledger.poll.pending[offer.key].kind, outcome.verdict)
         self._forget_files(offer, ledger, after)
         if outcome.verdict is Verdict.DELIVERED:
             self._receipts[offer.ref] += 1

@@ -9,6 +9,7 @@ from typing import Final
 
 from the_loop.clocks import Clock
 from the_loop.core.model import Note, timestamp
+from the_loop.counters import Counters
 from the_loop.cycle import Cycle, backoff_s
 from the_loop.outbox import Outbox
 from the_loop.watched import Summary, Watched
@@ -31,6 +32,7 @@ class SourceLoop:
         tell: Callable[[Note], None],
         is_in_charge: Callable[[], bool],
         beat: Callable[[], None],
+        counters: Counters | None = None,
     ) -> None:
         self.watched = watched
         self.interval_s = interval_s
@@ -41,6 +43,7 @@ class SourceLoop:
         self._tell = tell
         self._is_in_charge = is_in_charge
         self._beat = beat
+        self._counters = counters or Counters(clock.now)
         self._wake = asyncio.Event()
         self._is_woken = False
         self._quiet = 0
@@ -87,6 +90,7 @@ class SourceLoop:
         delivered = self._outbox.take_receipts(watched.source.owns)
         seconds = max(0.0, self._clock.now() - began_at)
         watched.last_cycle = Summary(began_at, seconds, watched.items, delivered, errors, interrupted)
+        self._counters.note_cycle(watched.source.name, seconds, errors, interrupted=interrupted)
         is_news = delivered or errors or interrupted or self._is_woken or is_single
         self._quiet += not is_news
         self._is_woken = False

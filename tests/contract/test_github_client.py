@@ -19,7 +19,7 @@ from support.github.values import Answer
 from support.http_server import FakeServer, HttpServer
 from support.world import REPO, World, in_real_loop, scene
 from the_loop import __version__
-from the_loop.sources.base import Limited, SourceError
+from the_loop.sources.base import Limited, SourceError, Usage
 from the_loop.sources.github import client as client_module
 from the_loop.sources.github.client import Client
 from the_loop.sources.github.section import GithubSection
@@ -144,6 +144,22 @@ class TestSurroundings:
             await client.close()
 
         assert github.log[0].headers["x-github-api-version"] == "2026-03-10"
+
+    @in_real_loop
+    async def test_usage_when_asked_then_counts_what_was_sent_and_tells_what_is_left(self, github: FakeGitHub) -> None:
+        with FakeServer(github) as server:
+            client = client_of(server.url)
+            before = client.usage()
+            await client.get(PATH)
+            await client.get("/repos/octo/none")
+            after = client.usage()
+            await client.close()
+
+        assert before == Usage(0, None, None)
+        assert after.requests == 2
+        assert after.points_limit == 5000
+        assert after.points_left is not None
+        assert after.points_left < 5000
 
     @in_real_loop
     async def test_get_when_the_token_is_another_then_its_validator_is_not_sent(self, github: FakeGitHub) -> None:

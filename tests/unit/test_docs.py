@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from the_loop import cli, config, config_file, eventlog, plugins
+from the_loop.cli import prometheus
 from the_loop.cli.events import _in_words
 from the_loop.core import ledger
 from the_loop.core.model import Entry, Event, Kind
@@ -135,6 +136,17 @@ def test_events_page_when_its_sample_is_read_tells_the_same_twice() -> None:
         form = eventlog.CATALOG[event["event"]]
         assert event["level"] == form.level
         assert event["message"] == form.sentence.format_map({**event, "suffix": ""})
+
+
+# --- metrics ---------------------------------------------------------------------------------------------------------
+
+
+def test_monitoring_page_when_compared_with_the_code_has_every_metric_as_it_is() -> None:
+    rows = table(read("docs/usage/monitoring.md"), "metric", "type")
+
+    told = {plain(name): (kind, meaning) for name, kind, _, meaning in rows}
+
+    assert told == prometheus.METRICS
 
 
 # --- configuration ---------------------------------------------------------------------------------------------------

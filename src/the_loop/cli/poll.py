@@ -129,17 +129,32 @@ def wake(options: Options, *, source: str | None) -> None:
 @command.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--check", is_flag=True, help="Exit with 1 if a person should look.")
+@click.option(
+    "--prometheus",
+    "metrics_file",
+    is_flag=False,
+    flag_value="",
+    metavar="[FILE]",
+    help="Print metrics in Prometheus's text format, or write them to FILE.",
+)
 @with_options
-def status(options: Options, *, as_json: bool, check: bool) -> None:
+def status(options: Options, *, as_json: bool, check: bool, metrics_file: str | None) -> None:
     """Show the state of the poller, its sources and its queue."""
     from the_loop.heartbeat import read_heartbeat
 
+    if as_json and metrics_file is not None:
+        raise click.UsageError("--json and --prometheus contradict each other")
     root = options.root()
     sight = look(root.path, PIDFILE)
-    report = _report(sight, read_heartbeat(root), root)
-    report["unit"] = _unit(sight, root)
+    beat = read_heartbeat(root)
+    report = _report(sight, beat, root)
+    report["unit"] = _unit(sight, root) if metrics_file is None else None
     report["changedAuthors"], changed = _changed_authors(root)
-    if as_json:
+    if metrics_file is not None:
+        from the_loop.cli import prometheus
+
+        prometheus.show(metrics_file, sight, beat, report)
+    elif as_json:
         print(json.dumps(report))
     else:
         lines = [*_in_words(report, sight.cause), *changed]

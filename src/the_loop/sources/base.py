@@ -39,7 +39,7 @@ other side says so, or a complete listing of the same place lacks it. A missing 
 again in each poll for as long as `known` says that the item is open: `LEFT` while last words may come, then `GONE`.
 
 **More than polling.** Each further ability has a protocol of its own, and a source without it is complete:
-`Reporting` writes notices. Holding a claim on a place, and answering, will be of this kind.
+`Reporting` writes notices, `Metered` counts requests. Holding a claim on a place, and answering, will be of this kind.
 """
 
 from __future__ import annotations
@@ -142,6 +142,15 @@ class GiveUp:
     attempts: int
 
 
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a source asked for since it was made, and what is left of what it may ask for; None: not known."""
+
+    requests: int
+    points_left: float | None = None  # as the last response said
+    points_limit: float | None = None  # of these, per period of the server
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSite:
     """What a source may use beside its own section. A source that is made anew by a reload gets a new one."""
@@ -170,6 +179,14 @@ class Reporting(Protocol):
 
     async def is_reported(self, report: GiveUp) -> bool:
         """True if the item shows the notice. Raises SourceError."""
+
+
+@runtime_checkable
+class Metered(Protocol):
+    """A source that counts its requests, for metrics."""
+
+    def usage(self) -> Usage:
+        """Asked with each heartbeat: answers at once."""
 
 
 class Source(Protocol):

@@ -27,7 +27,8 @@ class RateLimiter:
         self._monotonic = monotonic
         self._ends_s = float("-inf")
         self._last_wait_s = 0.0  # of limits in a row
-        self._left = 1.0
+        self.points_left: float | None = None  # as the last response said
+        self.points_limit: float | None = None
 
     @property
     def wait_left_s(self) -> float:
@@ -37,11 +38,13 @@ class RateLimiter:
     @property
     def is_short(self) -> bool:
         """True if less than a fifth of the hour's requests is left: it is reserved for known items."""
-        return self._left < _RESERVE
+        if self.points_left is None or not self.points_limit:
+            return False
+        return self.points_left / self.points_limit < _RESERVE
 
     def note_left(self, points: float | None, limit: float | None) -> None:
         """Record the remaining requests of the hour and their limit, from the headers of a response."""
-        self._left = points / limit if limit and points is not None else 1.0
+        self.points_left, self.points_limit = points, limit
 
     def hold(self, wait_s: float) -> None:
         """Send no request for `wait_s` seconds from now."""

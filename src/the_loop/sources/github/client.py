@@ -18,7 +18,7 @@ from urllib.parse import urljoin, urlsplit
 import httpx2
 
 from the_loop import __version__
-from the_loop.sources.base import Limited, Silent, SourceError, Unanswered
+from the_loop.sources.base import Limited, Silent, SourceError, Unanswered, Usage
 from the_loop.sources.github.page_sizes import PageSizes
 from the_loop.sources.github.pages import has_too_many_values
 from the_loop.sources.github.refusals import check_limit, message_of, number_of, sso_hint
@@ -112,6 +112,7 @@ class Client:
         self._http: httpx2.AsyncClient | None = None
         self._limiter = first_limiter  # of the token of the last request
         self.page_sizes = PageSizes(now)
+        self._requests = 0
 
     async def get(self, path: str, etag: str = "") -> Answer:
         """GET `path` below the API's address, following redirects within it. Raises SourceError and Limited."""
@@ -133,6 +134,12 @@ class Client:
     def is_short(self) -> bool:
         """True if the remaining requests of the hour have to be reserved for known items."""
         return self._limiter is not None and self._limiter.is_short
+
+    def usage(self) -> Usage:
+        """The requests that were sent, and what the rate limiter of the last one's token has left."""
+        limiter = self._limiter
+        left, limit = (None, None) if limiter is None else (limiter.points_left, limiter.points_limit)
+        return Usage(self._requests, left, limit)
 
     async def close(self) -> None:
         """Close the connections; another request opens new ones."""
@@ -203,6 +210,7 @@ class Client:
 
     async def _send(self, request: _Request) -> tuple[httpx2.Response, bytes]:
         url, http = request.url, self._opened()
+        self._requests += 1
         try:
             async with (
                 asyncio.timeout(REQUEST_LIMIT_S),

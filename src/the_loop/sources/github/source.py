@@ -55,7 +55,7 @@ class _Seen:
 
 
 class GithubSource:
-    """Implements `sources.base.Source` and `sources.base.Reporting`."""
+    """Implements `Source`, `Reporting` and `Metered` of `sources.base`."""
 
     provider = "github"
     folds_case = True
@@ -78,6 +78,7 @@ class GithubSource:
         self.name = source_name(section)
         self._section = section
         self._client = client
+        self.usage = client.usage
         self._repositories = repositories
         self._linger_s = linger_s
         self._notes = tuple(notes)
