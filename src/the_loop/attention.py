@@ -46,5 +46,6 @@ def _of_item(ledger: Ledger) -> Iterable[dict[str, Any]]:
     for key, entry in ledger.poll.pending.items():
         if entry.state in _REASONS:
             state, reason = _REASONS[entry.state]
+            reason += f": {entry.reason}" if entry.reason else ""
             shown = {"ref": ledger.ref, "deliveryId": delivery_id(ledger.ref, key), "state": state, "reason": reason}
             yield {**shown, "command": f"{command} {shlex.quote(key)}"}

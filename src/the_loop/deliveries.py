@@ -257,6 +257,14 @@ def is_started(stem: Path, offer: int) -> bool:
     return mark is not None and mark.get("offer", offer) == offer
 
 
+def begun_at(stem: Path) -> float | None:
+    """When the present offer was begun, epoch seconds; None if it was not, or that cannot be found out."""
+    try:
+        return beside(stem, "started.json").stat().st_mtime
+    except OSError:
+        return None
+
+
 def keeper_of(stem: Path) -> Identity | None:
     """The keeper that the start mark names, if that was on this boot. Raises OSError."""
     mark = _mark(stem, "started.json") or {}

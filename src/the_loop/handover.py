@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from the_loop.backoff import growing
+from the_loop.core.ledger import is_spawn
 from the_loop.core.model import Note, Outcome, Verdict, explain
 from the_loop.deliveries import DeliveryRuns
 from the_loop.outbox import Outbox
@@ -57,6 +58,8 @@ class HandOver:
                 await asyncio.sleep(next(waits_s))
 
     async def _started(self) -> Outcome:
+        if is_spawn(self.offer.key):
+            self.tell(Note("session.started", {"ref": self.offer.ref, "key": self.offer.key}))
         try:
             return await self.outbox.hand_over(self.offer)
         except Exception as error:  # noqa: BLE001 (it may have been started all the same)

@@ -74,6 +74,7 @@ class Ledgers:
         self._unread: dict[str, str] = {}  # by ref, and why
         self._nameless: dict[str, str] = {}  # files that do not say which item they are of, and why
         self._pending: set[str] = set()
+        self._waiting: set[str] = set()
         self._over: set[str] = set()  # ended, and not moved yet
 
     def is_ours(self) -> bool:
@@ -177,6 +178,7 @@ class Ledgers:
         self._ended.pop(ref, None)
         self._held.pop(ref, None)
         self._pending.discard(ref)
+        self._waiting.discard(ref)
         self._over.discard(ref)
 
     def refs(self) -> Iterable[str]:
@@ -199,6 +201,11 @@ class Ledgers:
         """The ledgers in which something is pending."""
         ledgers = (self._known[ref].ledger for ref in sorted(self._pending))
         return [ledger for ledger in ledgers if ledger is not None]
+
+    def waiting(self) -> Iterator[Ledger]:
+        """The ledgers of the items that were met and do not start, in order."""
+        ledgers = (self._known[ref].ledger for ref in sorted(self._waiting))
+        return (ledger for ledger in ledgers if ledger is not None)
 
     def count_ended(self) -> int:
         """The number of items that ended. Raises OSError."""
@@ -301,6 +308,8 @@ class Ledgers:
         self._known[ref] = stored
         if stored.ledger is not None and stored.ledger.poll.pending:
             self._pending.add(ref)
+        if stored.ledger is not None and stored.ledger.poll.phase is Phase.WAITING:
+            self._waiting.add(ref)
         if stored.ledger is not None and stored.ledger.is_over:
             self._over.add(ref)
 

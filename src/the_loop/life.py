@@ -27,7 +27,7 @@ from the_loop.core.guards import Rules
 from the_loop.core.model import LoopError, Note, explain
 from the_loop.counters import Counters
 from the_loop.cycle import Cycle
-from the_loop.deliveries import Deliveries
+from the_loop.deliveries import Deliveries, begun_at
 from the_loop.dispatcher import Dispatcher
 from the_loop.eventlog import Trail, rotate
 from the_loop.heartbeat import Health, left_alone
@@ -51,7 +51,7 @@ from the_loop.supervision.unit import record_unit, runtime_directory
 from the_loop.turns import Turns
 from the_loop.vitals import Vitals
 from the_loop.watched import Watched
-from the_loop.work import work_of
+from the_loop.work import UnderWay, work_of
 
 _UNIT_DRAIN_S: Final = 60.0
 _NAMED: Final = 200  # events that were not begun; the others are counted: a stop does not wait for their telling
@@ -449,7 +449,9 @@ class Life:
     def _beat(self, *, is_last: bool = False) -> None:
         if not self._charge.is_lost:
             under_way = {
-                (offer.ref, offer.key): (self._outbox.trace(offer), since)
+                (offer.ref, offer.key): UnderWay(
+                    self._outbox.trace(offer), begun_at(offer.stem) or since, self._outbox.place(offer)
+                )
                 for offer, since in self._dispatcher.under_way()
             }
             work = work_of(self._ledgers, under_way)

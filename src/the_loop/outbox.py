@@ -120,6 +120,11 @@ class Outbox:
         except OSError:
             return None
 
+    def place(self, offer: Offer) -> str:
+        """Where the offer runs, for people: a unit, for example; "" if the runner does not say."""
+        place: Callable[[Offer], str] = getattr(self._runner, "place", lambda _: "")
+        return place(offer)
+
     def under_way(self, ref: str) -> list[Offer]:
         """The offers of this item that began, or will. Raises OSError, HeldItem."""
         ledger = self._ledgers.get(ref)
@@ -255,8 +260,6 @@ class Outbox:
         self._forget_files(offer, ledger, after)
         if outcome.verdict is Verdict.DELIVERED:
             self._receipts[offer.ref] += 1
-        if outcome.verdict is Verdict.UNKNOWN:
-            notes = (*notes, Note("dispatch.uncertain", {"ref": offer.ref, "key": offer.key, "reason": outcome.reason}))
         for note in notes:
             self._tell(note)
 

@@ -87,3 +87,14 @@ def boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:
         return ""
+
+
+def control_group(pid: int | str) -> str:
+    """The path of the process's control group, as the manager made it; "" if it is in none, or gone. Raises OSError."""
+    try:
+        lines = Path(f"/proc/{pid}/cgroup").read_text("utf-8", "surrogateescape").splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    paths = [line.partition("::")[2] for line in lines if line.startswith("0::")]
+    paths += [line.partition(":name=systemd:")[2] for line in lines if ":name=systemd:" in line]
+    return next((path for path in paths if path.strip("/")), "")

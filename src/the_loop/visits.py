@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-from the_loop.core.decide import View, decide, wants_thread
+from the_loop.core.decide import Decision, View, decide, wants_thread
 from the_loop.core.guards import Rules
 from the_loop.core.ledger import Ledger, Phase, Standing
 from the_loop.core.model import Note, Presence, explain
@@ -172,7 +172,7 @@ class Visits:
             ledger, view = now, replace(self._view(now, sighting), item=view.item, thread=view.thread)
             decision = decide(ledger, view, rules)
         self._outbox.record(decision, laid_out)
-        await self._tell_all(decision.notes)
+        await self._tell_all([*decision.notes, *_accepted(ledger, decision)])
 
     async def _tell_all(self, notes: Sequence[Note]) -> None:
         """All of them, also if a stop takes hold in between: what they tell has happened."""
@@ -215,6 +215,15 @@ class Visits:
         except (HeldItem, OSError):
             return True
         return bool(listing.faults) if ledger is None else ledger.poll.phase.is_open
+
+
+def _accepted(before: Ledger | None, decision: Decision) -> Iterator[Note]:
+    """The events that were taken up just now."""
+    known = {} if before is None else before.poll.pending
+    for event in decision.events:
+        if event.key not in known:
+            said = {"ref": event.ref, "key": event.key, "kind": str(event.kind), "author": event.author}
+            yield Note("poll.accepted", said)
 
 
 def _is_quiet(ledger: Ledger | None, sighting: Sighting, is_owed: bool) -> bool:  # noqa: FBT001

@@ -132,6 +132,7 @@ def test_messages_of_the_source_when_they_tell_a_command_then_it_is_in_backquote
         "install.py: the-loop poll start",
         "install.py: the-loop poll start --state-root ",
         "overrides.py: the-loop ledger show ",
+        "work.py: the-loop ledger retry ",
     ]
 
 

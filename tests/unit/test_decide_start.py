@@ -176,7 +176,7 @@ def test_waiting_item_when_an_authorised_person_says_start_starts_with_its_threa
 
 
 def test_waiting_item_when_a_stranger_says_start_waits_on() -> None:
-    waiting = make.ledger(Phase.WAITING)
+    waiting = make.ledger(Phase.WAITING, reason=f"its author '{make.STRANGER}' is not authorised")
     rows = (make.entry(1, START, make.STRANGER), make.entry(2, START, None))
     item = make.item(author=make.STRANGER, body=START)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support import factories as make
 from support.clock import NOON
 from the_loop.core.ledger import Ledger, Pending, Phase, Spawn, Standing
-from the_loop.core.model import Kind, Note, Outcome, Verdict
+from the_loop.core.model import Kind, Note, Outcome, Verdict, timestamp
 from the_loop.core.outcomes import Policy, conclude, is_due
 
 NOW = NOON
@@ -63,7 +63,7 @@ def test_delivered_spawn_makes_the_item_live_and_settles_what_it_carries() -> No
     ledger, told = run(spawn(), "spawn:1", Verdict.DELIVERED)
 
     assert (ledger.poll.phase, ledger.poll.seen_comments) == (Phase.LIVE, frozenset({"spawn:1", "comment:7"}))
-    assert [note.name for note in told] == ["poll.spawned", "session.started"]
+    assert [note.name for note in told] == ["poll.spawned"]
 
 
 def test_delivered_close_ends_the_item() -> None:
@@ -187,7 +187,8 @@ def test_later_is_offered_again_after_one_minute_doubling_to_fifteen() -> None:
         ledger, told = run(ledger, "comment:1", Verdict.LATER)
         entry = entry_of(ledger)
         assert (entry.state, entry.pause, entry.retry_at) == (Standing.LATER, pause, NOW + pause)
-        assert (entry.attempt, entry.offer, told) == (1, number, [])
+        assert (entry.attempt, entry.offer, entry.reason) == (1, number, "because")
+        assert [(note.name, note.fields["until"]) for note in told] == [("poll.deferred", timestamp(NOW + pause))]
 
 
 @pytest.mark.parametrize("verdict", UNCOUNTED)
@@ -241,7 +242,7 @@ def test_unknown_is_offered_again_marked() -> None:
 
     entry = entry_of(ledger)
     assert (entry.state, entry.redelivery, entry.unknown, entry.offer) == (Standing.UNCERTAIN, True, 1, 2)
-    assert told == []
+    assert [note.name for note in told] == ["dispatch.uncertain"]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 10])
@@ -249,7 +250,7 @@ def test_unknown_so_often_in_a_row_is_held_and_never_given_up(limit: int) -> Non
     ledger, told = run(comment(), "comment:1", *[Verdict.UNKNOWN] * limit, policy=make.policy(max_retries=limit))
 
     assert (entry_of(ledger).state, entry_of(ledger).unknown) == (Standing.HELD, limit)
-    assert [note.name for note in told] == ["poll.comment_held"]
+    assert [note.name for note in told] == ["dispatch.uncertain"] * (limit - 1) + ["poll.comment_held"]
     assert (ledger.poll.gave_up, ledger.poll.comment_attempts) == ({}, {})
 
 

@@ -266,7 +266,7 @@ def test_catalog_when_read_then_has_one_text_for_each_event() -> None:
 def test_catalog_when_it_names_a_field_then_events_have_one_of_that_name() -> None:
     fields = set(re.findall(r"@(THE_LOOP_\w+)@", install.shipped("the-loop.catalog")))
 
-    assert fields <= {"THE_LOOP_STATE_ROOT", "THE_LOOP_REF"}
+    assert fields <= {"THE_LOOP_STATE_ROOT", "THE_LOOP_REF", "THE_LOOP_DELIVERY_ID", "THE_LOOP_UNTIL"}
 
 
 def test_sysusers_and_tmpfiles_when_read_then_make_the_user_its_root_and_its_lingering() -> None:

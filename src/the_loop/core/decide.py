@@ -217,25 +217,23 @@ def _consider_start(ledger: Ledger | None, view: View, item: WorkItem, rules: Ru
         decision = _build_spawn(fresh, item, view, rules)
         return replace(decision, notes=(*notes, *decision.notes))
     phase = Phase.ENDED if state.stopped else Phase.WAITING
-    reason = STOPPED if state.stopped else ""
+    reason = STOPPED if state.stopped else _why_waiting(item, rules)
     parked = _obey(base, obeyed) if ledger is not None else _obey(new_ledger(item, phase), obeyed)
     parked = change(parked, phase=phase, reason=reason, paused=state.paused, away=False, behind=False)
     if ledger is None and phase is Phase.WAITING:
-        notes = (*notes, _waits(parked, item, rules))
+        notes = (*notes, Note("poll.waiting", {"ref": parked.ref, "author": item.author, "reason": reason}))
     return Decision(None if parked == ledger else parked, notes=notes)
 
 
-def _waits(ledger: Ledger, item: WorkItem, rules: Rules) -> Note:
-    """Why an item that was met does not start, told once: with its ledger."""
+def _why_waiting(item: WorkItem, rules: Rules) -> str:
+    """Why an item that was met does not start."""
     if item.author is None:
-        reason = "its author cannot be established"
-    elif rules.may_speak(item.author, item.author_id):
-        reason = "it starts by the start word"
-    elif rules.speaker(item.author, item.author_id) is Speaker.CHANGED:
-        reason = f"'{item.author}' is another account than before"
-    else:
-        reason = f"its author '{item.author}' is not authorised"
-    return Note("poll.waiting", {"ref": ledger.ref, "author": item.author, "reason": reason})
+        return "its author cannot be established"
+    if rules.may_speak(item.author, item.author_id):
+        return "it starts by the start word"
+    if rules.speaker(item.author, item.author_id) is Speaker.CHANGED:
+        return f"'{item.author}' is another account than before"
+    return f"its author '{item.author}' is not authorised"
 
 
 def _build_spawn(ledger: Ledger, item: WorkItem, view: View, rules: Rules) -> Decision:

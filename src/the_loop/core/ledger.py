@@ -31,6 +31,7 @@ from msgspec import Struct
 
 from the_loop.core.model import Kind, WorkItem
 
+REASON_LIMIT: Final = 500
 SCHEMA: Final = 1
 
 
@@ -136,6 +137,7 @@ class Pending(Struct, frozen=True, rename="camel", omit_defaults=True):
     carries: tuple[str, ...] = ()  # the entries that a spawn settles with it
     created: float = 0.0  # when it was written; 0 if that is not known
     group: str = ""  # what it counts with as one, for the breaker
+    reason: str = ""  # of its last outcome, at most REASON_LIMIT characters
     pause: float = 0.0  # the pause that was set
     retry_at: float = 0.0  # when it is over; at most `pause` away
     notice: Notice = Notice.NONE
@@ -168,7 +170,7 @@ class Poll(Struct, frozen=True, rename="camel"):
     """The `poll` part of a ledger. Keys of its mappings are `<kind>:<id>`."""
 
     phase: Phase
-    reason: str = ""  # why the item ended
+    reason: str = ""  # why the item ended, or does not start
     detail: str = ""  # more of that, in the source's own term
     paused: bool = False
     away: bool = False  # its label is gone

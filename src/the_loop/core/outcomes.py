@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from the_loop.core import breaker
 from the_loop.core.ledger import (
+    REASON_LIMIT,
     Ledger,
     Pending,
     Phase,
@@ -19,7 +20,7 @@ from the_loop.core.ledger import (
     move,
     withdraw,
 )
-from the_loop.core.model import Kind, Note, Outcome, Verdict, delivery_id
+from the_loop.core.model import Kind, Note, Outcome, Verdict, delivery_id, timestamp
 
 LONGEST_PAUSE_S: Final = 900.0
 _FIRST_PAUSE_S: Final = 60.0
@@ -67,7 +68,10 @@ def _conclude(
             return _refused(ledger, key, outcome.reason, policy, now)
         case Verdict.LATER:
             pause = min(max(_FIRST_PAUSE_S, 2 * entry.pause), LONGEST_PAUSE_S)
-            return move(ledger, key, Standing.LATER, **_next_offer(entry), pause=pause, retry_at=now + pause), ()
+            waits = {"pause": pause, "retry_at": now + pause, "reason": _short(outcome.reason)}
+            ledger = move(ledger, key, Standing.LATER, **_next_offer(entry), **waits)
+            until = timestamp(now + pause)
+            return ledger, (_note("poll.deferred", ledger, key, entry, reason=outcome.reason, until=until),)
         case Verdict.UNKNOWN:
             return _unknown(ledger, key, outcome.reason, policy)
         case Verdict.UNSTARTABLE:
@@ -101,13 +105,16 @@ def _refused(ledger: Ledger, key: str, reason: str, policy: Policy, now: float) 
     attempts = ledger.attempts(key)
     gives_up = attempts >= policy.max_retries
     pause = min(_INTERVALS.get(attempts, 15) * policy.interval_s, LONGEST_PAUSE_S)
-    ledger = move(ledger, key, Standing.REFUSED, **_next_offer(entry), pause=pause, retry_at=now + pause)
+    waits = {"pause": pause, "retry_at": now + pause, "reason": _short(reason)}
+    ledger = move(ledger, key, Standing.REFUSED, **_next_offer(entry), **waits)
     if gives_up:
         ledger = give_up(ledger, key, policy.version, reports=policy.reports_give_ups and entry.kind is not Kind.CLOSE)
         if entry.kind is Kind.CLOSE:
             ledger = end(ledger, ledger.poll.reason)
     name = "poll.spawn_failed" if is_spawn(key) else "poll.comment_failed"
-    return ledger, (_note(name, ledger, key, entry, attempt=attempts, reason=reason, willRetry=not gives_up),)
+    until = None if gives_up else timestamp(now + pause)
+    told = {"attempt": attempts, "reason": reason, "willRetry": not gives_up, "until": until}
+    return ledger, (_note(name, ledger, key, entry, **told),)
 
 
 def _unknown(ledger: Ledger, key: str, reason: str, policy: Policy) -> tuple[Ledger, tuple[Note, ...]]:
@@ -115,8 +122,12 @@ def _unknown(ledger: Ledger, key: str, reason: str, policy: Policy) -> tuple[Led
     unknown = entry.unknown + 1
     holds = policy.holds_uncertain or unknown >= policy.max_retries
     state = Standing.HELD if holds else Standing.UNCERTAIN
-    ledger = move(ledger, key, state, offer=entry.offer + 1, unknown=unknown, redelivery=True)
-    return ledger, (_note("poll.comment_held", ledger, key, entry, reason=reason),) if holds else ()
+    ledger = move(ledger, key, state, offer=entry.offer + 1, unknown=unknown, redelivery=True, reason=_short(reason))
+    return ledger, (_note("poll.comment_held" if holds else "dispatch.uncertain", ledger, key, entry, reason=reason),)
+
+
+def _short(reason: str) -> str:
+    return reason if len(reason) <= REASON_LIMIT else reason[: REASON_LIMIT - 1] + "…"
 
 
 def _next_offer(entry: Pending) -> dict[str, Any]:
@@ -127,7 +138,7 @@ def _next_offer(entry: Pending) -> dict[str, Any]:
 def _receipts(ledger: Ledger, key: str, entry: Pending) -> tuple[Note, ...]:
     match entry.kind:
         case Kind.SPAWN:
-            return _note("poll.spawned", ledger, key, entry), _note("session.started", ledger, key, entry)
+            return (_note("poll.spawned", ledger, key, entry),)
         case Kind.CLOSE:
             return (_note("session.closed", ledger, key, entry, reason=ledger.poll.reason),)
         case _:

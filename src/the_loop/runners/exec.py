@@ -32,6 +32,7 @@ from the_loop.deliveries import (
 )
 from the_loop.durable import read_json_object
 from the_loop.manager import UNIT_EXISTS, ManagerError, NoAnswer, NoManager, Refused
+from the_loop.processes import control_group
 from the_loop.runners.base import Offer, Status, Trace
 from the_loop.runners.endings import Endings
 from the_loop.runners.keeper import passed_on, to_bytes
@@ -114,6 +115,15 @@ class ExecRunner:
         if not is_held or status.trace is Trace.DONE:
             return status
         return Status(Trace.ACCEPTED if status.trace is Trace.NEVER_BEGUN else Trace.RUNNING)
+
+    def place(self, offer: Offer) -> str:
+        """The unit that the offer runs in; "" if it runs in none, or that cannot be found out."""
+        try:
+            keeper = keeper_of(offer.stem)
+            unit = "" if keeper is None else control_group(keeper.pid).rpartition("/")[2]
+        except OSError:
+            return ""
+        return unit if self._units is not None and unit == self._units.name(offer) else ""
 
     async def close(self) -> None:
         if self._units is not None:

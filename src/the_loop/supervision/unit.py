@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from the_loop.durable import IrregularFile, read_json_object, replace_file, to_json_bytes
-from the_loop.processes import Identity, is_main_of_unit
+from the_loop.processes import Identity, control_group, is_main_of_unit
 from the_loop.state import PIDFILE, StateRoot
 from the_loop.subprocesses import Finished, manager_environment, run_blocking
 
@@ -73,13 +73,7 @@ def unit_of(pid: int | str) -> Unit | None:
 
     Raises OSError if that cannot be found out.
     """
-    try:
-        lines = Path(f"/proc/{pid}/cgroup").read_text("utf-8", "surrogateescape").splitlines()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    paths = [line.partition("::")[2] for line in lines if line.startswith("0::")]
-    paths += [line.partition(":name=systemd:")[2] for line in lines if ":name=systemd:" in line]
-    path = next((path for path in paths if path.strip("/")), "")
+    path = control_group(pid)
     name = path.rpartition("/")[2]
     if not name.endswith(".service") or name.startswith("user@"):
         return None
