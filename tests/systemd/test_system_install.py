@@ -84,6 +84,42 @@ def test_units_when_in_place_then_the_manager_finds_nothing_to_complain_of(loop:
     assert [line for line in said.stdout.splitlines() if "the-loop" in line] == []
 
 
+def test_metrics_when_installed_then_are_written_by_the_service_whether_a_poller_runs_or_not(
+    loop: SystemInstall,
+) -> None:
+    folder, service = Path("/srv/metrics"), "the-loop-metrics.service"
+    file = loop.seen(folder / "the-loop.prom")
+    loop.root_does(f"cp -r {loop.units}/the-loop-poll.service.d {loop.units}/{service}.d && mkdir -m 0755 {folder}")
+    refused = unit(loop, "install", "--system", "--metrics", str(folder))
+    mend = f"chgrp the-loop {folder} && chmod g+w {folder}"
+    assert refused.returncode == 1
+    assert f"NOT COMPLETE: the metrics cannot be written into '{folder}' (run `{mend}`)" in refused.stderr
+    loop.root_does(mend)
+
+    done = unit(loop, "install", "--system", "--metrics", str(folder))
+    assert (done.returncode, done.stderr) == (0, "")
+    loop.systemctl("start", service)
+    assert 'the_loop_up{state_root="/var/lib/the-loop"} 0\n' in file.read_text()
+    loop.systemctl("start")
+
+    def shows_counters() -> bool:
+        loop.systemctl("start", service)
+        return "the_loop_cycles_total{" in file.read_text()
+
+    loop.wait(shows_counters, "the counters")
+    assert 'the_loop_up{state_root="/var/lib/the-loop"} 1\n' in file.read_text()
+    assert file.stat().st_mode & 0o777 == 0o644
+    file.unlink()
+    loop.systemctl("start", "the-loop-metrics.timer")
+    loop.wait(file.exists, "the file of the timer", timeout_s=40)
+
+    done = loop.root_does(["systemd-analyze", "security", "--no-pager", "--threshold=14", service])
+    assert done.returncode == 0, done.stdout[-200:]
+    assert loop.journal("-u", service) == []
+    loop.systemctl("stop", "the-loop-metrics.timer")
+    loop.root_does(f"rm -r {folder} {loop.units}/the-loop-metrics*; systemctl daemon-reload")
+
+
 def test_install_when_repeated_then_changes_nothing(loop: SystemInstall) -> None:
     again = unit(loop, "install", "--system")
 

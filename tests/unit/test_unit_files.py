@@ -36,8 +36,10 @@ FOR_ROOT: Final = {
     "AmbientCapabilities", "BindPaths", "CapabilityBoundingSet", "DevicePolicy", "DynamicUser", "Group",
     "PrivateDevices", "PrivateTmp", "PrivateUsers", "ProtectClock", "ProtectControlGroups", "ProtectHome",
     "ProtectHostname", "ProtectKernelLogs", "ProtectKernelModules", "ProtectKernelTunables", "ProtectProc",
-    "ProtectSystem", "SocketUser", "StateDirectory", "SupplementaryGroups", "User",
+    "PrivateNetwork", "ProtectSystem", "ReadWritePaths", "SocketUser", "StateDirectory", "SupplementaryGroups", "User",
 }  # fmt: skip
+
+FOLDER: Final = "/srv/my 100% metrics"
 
 Setting = tuple[str, str, str]  # section, name, value
 
@@ -52,8 +54,8 @@ def settings(text: str) -> Iterator[Setting]:
             yield section, name, value
 
 
-def installed(*, is_user: bool, name: str | None) -> dict[str, str]:
-    return install.unit_texts(BIN, is_user=is_user, name=name)
+def installed(*, is_user: bool, name: str | None, metrics: str | None = None) -> dict[str, str]:
+    return install.unit_texts(BIN, is_user=is_user, name=name, named=install.Named(metrics=metrics))
 
 
 def of(text: str, wanted: str) -> list[str]:
@@ -64,7 +66,7 @@ def every_text() -> list[tuple[str, str]]:
     return [
         (f"{'user' if is_user else 'system'} {file}", text)
         for is_user, name in KINDS
-        for file, text in installed(is_user=is_user, name=name).items()
+        for file, text in installed(is_user=is_user, name=name, metrics=FOLDER).items()
     ]
 
 
@@ -77,7 +79,7 @@ def services(*, is_user: bool) -> dict[str, str]:
 # --- one source of truth ---
 
 
-@pytest.mark.parametrize("base", install.BASES)
+@pytest.mark.parametrize("base", [*install.BASES, *install.METRICS])
 def test_template_when_shipped_then_is_made_of_its_plain_unit(base: str) -> None:
     shipped = (SHIPPED / install.template_name(base)).read_text()
 
@@ -85,7 +87,8 @@ def test_template_when_shipped_then_is_made_of_its_plain_unit(base: str) -> None
 
 
 def test_shipped_files_when_listed_then_none_is_left_that_nothing_installs() -> None:
-    units = {*install.BASES, *map(install.template_name, install.BASES), install.SLICE}
+    bases = (*install.BASES, *install.METRICS)
+    units = {*bases, *map(install.template_name, bases), install.SLICE}
     others = {"the-loop.catalog", "the-loop.sysusers", "the-loop.tmpfiles", "credentials.conf"}
 
     assert {path.name for path in SHIPPED.iterdir() if path.is_file()} == units | others
@@ -93,7 +96,7 @@ def test_shipped_files_when_listed_then_none_is_left_that_nothing_installs() -> 
 
 def test_units_when_of_an_instance_then_nothing_is_shared_with_the_plain_ones() -> None:
     for is_user in (False, True):
-        for file, text in installed(is_user=is_user, name="two").items():
+        for file, text in installed(is_user=is_user, name="two", metrics=FOLDER).items():
             values = [value for _, name, value in settings(text) if name not in ("Description", "Slice")]
             ours = [value for value in values if "the-loop" in value.replace(f"{BIN}/the-loop", "")]
 
@@ -123,12 +126,33 @@ def test_exec_lines_when_made_then_name_commands_by_their_whole_path(is_user: bo
             assert "--config" in value, file
 
 
+@pytest.mark.parametrize(("is_user", "name"), KINDS)
+def test_metrics_when_a_directory_is_named_then_are_written_there_under_the_name_of_the_instance(
+    is_user: bool, name: str | None
+) -> None:
+    stem, file = ("the-loop-metrics", "the-loop") if name is None else ("the-loop-metrics@", "the-loop-%i")
+    service = installed(is_user=is_user, name=name, metrics=FOLDER)[f"{stem}.service"]
+
+    (line,) = of(service, "ExecStart")
+    assert line.startswith(f"{BIN}/the-loop poll status --config ")
+    assert line.endswith(f' --prometheus "/srv/my 100%% metrics/{file}.prom"')
+    assert of(service, "ReadWritePaths") == ([] if is_user else ['"/srv/my 100%% metrics"'])
+    assert of(service, "SuccessExitStatus") == ["3"]  # nothing runs: the metrics say so
+
+
+def test_metrics_when_a_state_root_is_given_then_are_of_that() -> None:
+    named = install.Named(root="/srv/a b", is_root_given=True, metrics="/m")
+    service = install.unit_texts(BIN, is_user=False, name=None, named=named)["the-loop-metrics.service"]
+
+    assert 'poll status --state-root "/srv/a b" --config' in of(service, "ExecStart")[0]
+
+
 # --- what user units are ---
 
 
 def test_user_units_when_made_then_have_nothing_that_needs_privilege() -> None:
     for name in (None, "two"):
-        for file, text in installed(is_user=True, name=name).items():
+        for file, text in installed(is_user=True, name=name, metrics=FOLDER).items():
             assert {option for _, option, _ in settings(text)} & FOR_ROOT == set(), file
             assert not re.search(r"=(/var/|/etc/|.*multi-user)", text), file
 
@@ -165,7 +189,9 @@ def test_units_when_made_then_use_nothing_newer_than_systemd_252() -> None:
 
 
 def test_system_services_when_made_then_none_runs_as_root() -> None:
-    for file, text in services(is_user=False).items():
+    texts = {file: text for file, text in every_text() if re.fullmatch(r"system .*\.service", file)}
+    assert len(texts) == 6
+    for file, text in texts.items():
         assert of(text, "User") == ["the-loop"], file
         for _, name, value in settings(text):
             assert not (name.startswith("Exec") and value.startswith(("+", "!"))), f"{file}: {name}={value}"
@@ -226,7 +252,7 @@ def test_verify_when_asked_about_every_unit_then_is_silent(tmp_path: Path, manag
         pytest.skip("no systemd-analyze here")
     names = []
     for name in (None, "two"):
-        for file, text in installed(is_user=manager == "--user", name=name).items():
+        for file, text in installed(is_user=manager == "--user", name=name, metrics="/tmp").items():
             (tmp_path / file).write_text(text)
             names.append(file)
 

@@ -49,6 +49,42 @@ def line_of(text: str, name: str) -> str:
     return next(line for line in text.splitlines() if line.startswith(f"{name}="))
 
 
+# --- metrics ---
+
+
+def test_install_with_a_directory_for_metrics_then_uninstall_takes_those_units_away_too(home: Path) -> None:
+    units = home / ".config/systemd/user"
+    metrics = [units / file for file in install.METRICS]
+    unit_install(home)
+    assert not any(file.exists() for file in metrics)
+
+    done = unit_install(home, "--metrics", str(home))
+
+    assert done.returncode == 0
+    assert f"--prometheus {home}/the-loop.prom" in metrics[0].read_text()
+    assert "next: run `systemctl --user enable --now the-loop-metrics.timer`" in done.stdout
+    call(home, "unit", "uninstall", "--user")
+    assert list(units.iterdir()) == []
+
+
+def test_install_when_the_directory_for_metrics_is_missing_then_2_and_nothing_is_written(home: Path) -> None:
+    done = unit_install(home, "--metrics", str(home / "none"))
+
+    assert done.returncode == 2
+    assert "does not exist" in done.stderr
+    assert not (home / ".config/systemd/user").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_install_when_the_directory_for_metrics_is_not_writable_then_says_what_helps(home: Path) -> None:
+    folder = home / "metrics"
+    folder.mkdir(0o500)
+
+    done = unit_install(home, "--metrics", str(folder))
+
+    assert f"NOT COMPLETE: the metrics cannot be written into '{folder}' (run `chmod u+w {folder}`)" in done.stderr
+
+
 # --- what the units name ---
 
 

@@ -10,6 +10,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,6 +24,7 @@ from the_loop.eventlog import say
 from the_loop.subprocesses import Finished, manager_environment, run_blocking
 from the_loop.supervision.install import (
     MARK,
+    METRICS,
     NOTHING_NAMED,
     SLICE,
     Named,
@@ -30,6 +32,7 @@ from the_loop.supervision.install import (
     manager_drop_in,
     quoted,
     shipped,
+    template_name,
     unit_texts,
     write_all,
 )
@@ -78,16 +81,27 @@ def _kind(function: F) -> F:
     return function
 
 
+_metrics_option = click.option(
+    "--metrics",
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, resolve_path=True),
+    help="Also the units that write metrics for node_exporter into DIR.",
+)
+
+
 @command.command()
 @click.option("--timer", is_flag=True, help="Print how to enable the timer instead of the service.")
+@_metrics_option
 @_kind
 @with_options
-def install(options: Options, *, timer: bool, is_user: bool, is_system: bool, name: str | None) -> None:
+def install(
+    options: Options, *, timer: bool, metrics: str | None, is_user: bool, is_system: bool, name: str | None
+) -> None:
     """Install the unit files and print the next steps."""
     for_user = _is_for_user(is_user=is_user, is_system=is_system)
     if not for_user and os.geteuid() != 0:
         raise LoopError("cannot install system units: you are not root", "use --user, or run the command as root")
-    named = _named(options, for_user=for_user, name=name)
+    named = replace(_named(options, for_user=for_user, name=name), metrics=metrics)
     texts = {_path(file, for_user=for_user): text for file, text in _texts(for_user, name, named).items()}
     services = [file for file in texts if file.suffix == ".service"]
     if not for_user:
@@ -95,6 +109,8 @@ def install(options: Options, *, timer: bool, is_user: bool, is_system: bool, na
         _prepare_system()
         uid = pwd.getpwnam(_SYSTEM_USER).pw_uid
         for file in services:
+            if file.name.startswith("the-loop-metrics"):
+                continue  # it needs no manager for deliveries
             texts[file.with_name(f"{file.name}.d") / "10-manager.conf"] = manager_drop_in(uid)
     for line in write_all(texts):
         print(line)
@@ -106,6 +122,9 @@ def install(options: Options, *, timer: bool, is_user: bool, is_system: bool, na
         say(f"the-loop: {line}")
     lacks = _what_a_user_lacks() if for_user else _what_the_service_lacks(named, name)
     _tell_next(config, _instance("the-loop-poll-once.timer" if timer else "the-loop-poll.service", name), for_user)
+    if metrics is not None:
+        print(f"next: run `{_words(for_user)} enable --now {_instance('the-loop-metrics.timer', name)}`")
+        lacks += _what_metrics_lack(metrics, for_user=for_user)
     for line in lacks:
         say(f"the-loop: NOT COMPLETE: {line}")
     if not is_good or (lacks and not for_user):
@@ -135,8 +154,7 @@ def _named(options: Options, *, for_user: bool, name: str | None) -> Named:
 
 
 def _tell_next(config: str, unit: str, for_user: bool) -> None:  # noqa: FBT001 (one of two managers)
-    words = "systemctl --user" if for_user else "systemctl"
-    enable = f"run `{words} enable --now {unit}`"
+    enable = f"run `{_words(for_user)} enable --now {unit}`"
     path = Path(config).expanduser()
     if os.path.lexists(path):
         print(f"next: {enable}")
@@ -144,6 +162,21 @@ def _tell_next(config: str, unit: str, for_user: bool) -> None:  # noqa: FBT001 
     if (beside := misnamed(path)) is not None:
         say(f"the-loop: '{beside}' is not read (run `mv {shlex.quote(str(beside))} {shlex.quote(str(path))}`)")
     print(f"next: write {config} (the units do not start without it), then {enable}")
+
+
+def _words(for_user: bool) -> str:  # noqa: FBT001 (one of two managers)
+    return "systemctl --user" if for_user else "systemctl"
+
+
+def _what_metrics_lack(folder: str, *, for_user: bool) -> list[str]:
+    """That the file cannot be put there. The service's user is asked, as only the kernel knows all rules of access."""
+    argv = ["test", "-w", folder]
+    argv = argv if for_user else ["runuser", "-u", _SYSTEM_USER, "--", *argv]
+    if run_blocking(argv, manager_environment(os.environ), limit_s=_CALL_LIMIT_S).is_good:
+        return []
+    where = shlex.quote(folder)
+    mend = f"chmod u+w {where}" if for_user else f"chgrp {_SYSTEM_USER} {where} && chmod g+w {where}"
+    return [f"the metrics cannot be written into '{folder}' (run `{mend}`)"]
 
 
 def _named_as(file: Path, name: str | None) -> Path:
@@ -183,6 +216,8 @@ def uninstall(_options: Options, *, is_user: bool, is_system: bool, name: str | 
     if not for_user and os.geteuid() != 0:
         raise LoopError("cannot remove system units: you are not root", "use --user, or run the command as root")
     files = [_path(file, for_user=for_user) for file in _texts(for_user, name)]
+    metrics = [_path(file if name is None else template_name(file), for_user=for_user) for file in METRICS]
+    files += [file for file in metrics if is_ours(file)]
     units = [_instance(file.name.replace("@", ""), name) for file in files if file.name != SLICE]
     _systemctl(for_user, "disable", "--now", "--quiet", "--", *units)
     _systemctl(for_user, "clean", "--what=runtime", "--", *(unit for unit in units if unit.endswith(".service")))
@@ -218,12 +253,13 @@ def _other_instances(name: str, *, for_user: bool) -> list[str]:
 
 
 @command.command()
+@_metrics_option
 @_kind
 @with_options
-def show(options: Options, *, is_user: bool, is_system: bool, name: str | None) -> None:
+def show(options: Options, *, metrics: str | None, is_user: bool, is_system: bool, name: str | None) -> None:
     """Print the files that `unit install` would write."""
     for_user = _is_for_user(is_user=is_user, is_system=is_system)
-    named = _named(options, for_user=for_user, name=name)
+    named = replace(_named(options, for_user=for_user, name=name), metrics=metrics)
     for file, text in _texts(for_user, name, named).items():
         print(f"# {_path(file, for_user=for_user)}\n{text}")
 
@@ -299,7 +335,7 @@ def _lingers() -> bool:
 def _refuse_hidden(named: Named, services: Sequence[Path]) -> None:
     """Raise LoopError if the program, or what the options name, is where the service sees nothing."""
     places = [str(_bindir()), sys.prefix, sys.base_prefix, str(Path(__file__).resolve().parents[1])]
-    hidden = unseen([*places, *(path for path in (named.config, named.root) if path)], services)
+    hidden = unseen([*places, *(path for path in (named.config, named.root, named.metrics) if path)], services)
     if not hidden:
         return
     lines = " ".join(shlex.quote(f"BindReadOnlyPaths={quoted(place)}") for place in hidden)

@@ -19,11 +19,12 @@ BASES: Final = (
     "the-loop-poll-once.service",
     "the-loop-poll-once.timer",
 )
+METRICS: Final = ("the-loop-metrics.service", "the-loop-metrics.timer")  # installed where a directory is named
 SLICE: Final = "theloop.slice"
 _NEEDS_PRIVILEGE: Final = re.compile(
     r"^(?:#.*\n)*(AmbientCapabilities|BindPaths|CapabilityBoundingSet|DevicePolicy|KeyringMode|PrivateDevices|PrivateTmp"
     r"|ProtectClock|ProtectControlGroups|ProtectHome|ProtectHostname|ProtectKernel\w+|ProtectProc"
-    r"|ProtectSystem|RemoveIPC|SocketUser|StateDirectory\w*|User)=.*\n",
+    r"|PrivateNetwork|ProtectSystem|ReadWritePaths|RemoveIPC|SocketUser|StateDirectory\w*|User)=.*\n",
     re.MULTILINE,
 )
 
@@ -34,6 +35,7 @@ class Named:
 
     config: str | None = None
     root: str | None = None
+    metrics: str | None = None  # the directory for the file of metrics; without it there are no units that write one
     is_root_given: bool = False  # by an option
 
 
@@ -53,6 +55,7 @@ def as_template(text: str) -> str:
     text = text.replace("the-loop-poll.wake", "the-loop-poll@%i.wake")
     text = re.sub(r"^(Description=.*)$", r"\1 (%i)", text, flags=re.MULTILINE)
     text = text.replace("/etc/the-loop/config.yaml", "/etc/the-loop/%i.yaml")
+    text = text.replace("/the-loop.prom", "/the-loop-%i.prom")
     text = text.replace("THE_LOOP_STATE_ROOT=/var/lib/the-loop", "THE_LOOP_STATE_ROOT=/var/lib/the-loop-%i")
     return text.replace("StateDirectory=the-loop\n", "StateDirectory=the-loop-%i\n")
 
@@ -69,7 +72,7 @@ def as_user(text: str) -> str:
 def unit_texts(bindir: Path, *, is_user: bool, name: str | None, named: Named = NOTHING_NAMED) -> dict[str, str]:
     """File name and text of each unit to install; with `name`, the template units of that instance."""
     texts = {SLICE: shipped(SLICE)}
-    for base in BASES:
+    for base in (*BASES, *(METRICS if named.metrics else ())):
         text = shipped(base) if name is None else as_template(shipped(base))
         text = _with_named(as_user(text) if is_user else text, named, is_user=is_user)
         texts[base if name is None else template_name(base)] = text.replace(
@@ -80,6 +83,10 @@ def unit_texts(bindir: Path, *, is_user: bool, name: str | None, named: Named = 
 
 def _with_named(text: str, named: Named, *, is_user: bool) -> str:
     """The text of a unit with the configuration and the state root of the call, for those that are named."""
+    if named.metrics:
+        file = quoted(f"{named.metrics}/@file@", escapes_dollar=True)
+        text = re.sub(r"@metrics@/(\S+)", lambda found: file.replace("@file@", found[1]), text)
+        text = text.replace("@metrics@", quoted(named.metrics))
     if named.config:
         config = quoted(named.config, escapes_dollar=True)
         text = re.sub(r"--config \S+", lambda _: f"--config {config}", text)
@@ -91,7 +98,7 @@ def _with_named(text: str, named: Named, *, is_user: bool) -> str:
     text = re.sub(r"^Environment=THE_LOOP_STATE_ROOT=.*$", lambda _: "\n".join(lines), text, flags=re.MULTILINE)
     if named.is_root_given:  # an option, unlike the variable, goes before `state.root` of the configuration
         root = quoted(named.root, escapes_dollar=True)
-        text = text.replace("the-loop poll start", f"the-loop poll start --state-root {root}")
+        text = re.sub(r"(the-loop poll (?:start|status))", lambda found: f"{found[1]} --state-root {root}", text)
     return text
 
 
