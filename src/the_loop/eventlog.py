@@ -25,6 +25,7 @@ from the_loop.core.model import Note, delivery_id, printable, timestamp, with_gi
 FIELD_LIMIT: Final = 2000  # characters
 LOG_LIMIT: Final = 10 << 20  # bytes; one older file is kept
 INFO, WARNING, ERROR, NOTICE = "info", "warning", "error", "notice"
+LEVELS: Final = (INFO, NOTICE, WARNING, ERROR)
 
 
 _MESSAGE_IDS: Final = uuid.UUID("5d0c9d3e-6f0f-4c3c-9d55-2b1f3a8f7c41")  # the namespace of all message ids
@@ -328,11 +329,37 @@ def parse_line(line: bytes | str) -> dict[str, Any] | None:
     return event if is_whole else None
 
 
-def matches(event: Mapping[str, Any], source: str | None, since: datetime | None) -> bool:
-    """True if the event is of this group (`poll` for `poll.*`) or source, and not older than `since`."""
-    if source and source not in (event["event"].partition(".")[0], event.get("source")):
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which events are shown. `source`: a group (`poll` for `poll.*`) or a source; `ref`: an item or a delivery id."""
+
+    source: str | None = None
+    ref: str | None = None
+    level: str | None = None  # this one and above
+    since: datetime | None = None
+    has_quiet: bool = True  # also cycles in which nothing happened
+
+
+def matches(event: Mapping[str, Any], wanted: Wanted) -> bool:
+    """True if the event is wanted."""
+    if wanted.source and wanted.source not in (event["event"].partition(".")[0], event.get("source")):
         return False
-    return since is None or datetime.fromisoformat(event["time"]) >= since
+    if wanted.ref and not {wanted.ref, wanted.ref.lower()} & {event.get("ref"), event.get("deliveryId")}:
+        return False
+    if wanted.level and LEVELS.index(wanted.level) > _rank(event.get("level")):
+        return False
+    if not wanted.has_quiet and _is_quiet(event):
+        return False
+    return wanted.since is None or datetime.fromisoformat(event["time"]) >= wanted.since
+
+
+def _rank(level: Any) -> int:
+    return LEVELS.index(level) if level in LEVELS else len(LEVELS)  # of another version: shown
+
+
+def _is_quiet(event: Mapping[str, Any]) -> bool:
+    told = ("delivered", "errors", "interrupted")
+    return event["event"] == "poll.cycle" and not any(event.get(name) for name in told)
 
 
 def say(text: str) -> None:

@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+from the_loop import __version__
 from the_loop.blocks import MeasuredSelector
 from the_loop.clocks import Clock
 from the_loop.core.ledger import Standing
@@ -69,6 +70,7 @@ class Health:
         """Write the heartbeat. Errors are ignored: it is only shown, no decision depends on it."""
         beat = {
             "schema": 1,
+            "version": __version__,
             "writtenAt": timestamp(self._clock.now()),
             "pid": self._holder.pid,
             "starttime": self._holder.starttime,
@@ -130,6 +132,7 @@ class Health:
             "lastGoodAt": _moment(watched.last_good_at),
             "error": watched.error or None,
             "overlooked": dict(islice(sorted(watched.overlooked.items()), OVERLOOKED_SHOWN)),
+            "overlookedOmitted": max(0, len(watched.overlooked) - OVERLOOKED_SHOWN),
             "waitingUntil": timestamp(self._clock.now() + wait_s) if wait_s > 0 else None,
             "nextCycleAt": None if is_last else _moment(watched.next_cycle_at),
             "lastCycle": before if cycle is None else cycle.to_json(),
@@ -193,7 +196,7 @@ def _shaped(beat: dict[str, Any]) -> dict[str, Any]:
     kinds: dict[str, type] = dict.fromkeys(("sources", "leftAlone", "work", "attention"), list)
     kinds |= dict.fromkeys(("heldItems", "longestBlock", "counters"), dict)
     kinds |= dict.fromkeys(("pending", "uncertain", "held", "gaveUp", "pid", "starttime"), int)
-    kinds |= dict.fromkeys(("since", "lastGoodCycleAt", "paused", "writtenAt", "configuration"), str)
+    kinds |= dict.fromkeys(("since", "lastGoodCycleAt", "paused", "writtenAt", "configuration", "version"), str)
     shaped: dict[str, Any] = {name: value for name, value in beat.items() if isinstance(value, kinds.get(name, object))}
     shaped["sources"] = [one for one in shaped.get("sources", []) if isinstance(one, dict)]
     return shaped

@@ -61,7 +61,7 @@ def _queue(ledger: Ledger) -> Iterator[tuple[str, Pending, str]]:
     pauses |= {"too many events within an hour": bool(poll.breaker.since)}
     pause = next((reason for reason, is_so in pauses.items() if is_so), "")
     for key, entry in poll.pending.items():
-        yield key, entry, entry.reason or pause or (f"behind {first}" if first else "")
+        yield key, entry, entry.reason or pause or (f"behind {first}" if first else "its turn comes with a free slot")
         if not first and entry.state is not Standing.GAVE_UP:
             first = key
 

@@ -57,8 +57,8 @@ def test_agent_when_it_answers_itself_then_is_stopped_says_so_and_goes_on_after_
 
     assert calls(box) == LIMIT
     status = box.run("poll", "status")
-    assert f"look at {ref}: breaker since" in status.out
-    assert f"ledger retry {ref}`)" in status.out
+    assert f"  {ref}: paused, since " in status.out
+    assert f"    the-loop --config {box.config} --state-root {box.root} ledger retry {ref}\n" in status.out
     (told,) = [event for event in box.events() if event["event"] == "poll.breaker"]
     assert (told["ref"], told["level"]) == (ref, "warning")
 

@@ -129,8 +129,6 @@ def test_messages_of_the_source_when_they_tell_a_command_then_it_is_in_backquote
         "attention.py: the-loop ledger retry ",
         "authors.py: the-loop authors accept ",
         "authors.py: the-loop authors reject ",
-        "install.py: the-loop poll start",
-        "install.py: the-loop poll start --state-root ",
         "overrides.py: the-loop ledger show ",
         "work.py: the-loop ledger retry ",
     ]

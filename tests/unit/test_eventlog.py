@@ -29,6 +29,7 @@ from the_loop.eventlog import (
     JsonLog,
     Teller,
     Trail,
+    Wanted,
     compose,
     matches,
     parse_line,
@@ -424,12 +425,34 @@ def test_matches_by_part_of_the_trail_by_source_and_by_moment_not_by_text() -> N
     noon = datetime.fromtimestamp(NOON, UTC)
     elsewhere = noon.astimezone(tz=datetime.now().astimezone().tzinfo)
 
-    assert all(matches(told, source, None) for source in (None, "", "source", "work"))
-    assert not any(matches(told, source, None) for source in ("poll", "source.failed", "wor"))
-    assert matches(told, None, noon)
-    assert matches(told, None, elsewhere)
-    assert matches(told, None, noon - timedelta(days=400))
-    assert not matches(told, None, noon + timedelta(milliseconds=1))
+    assert all(matches(told, Wanted(source)) for source in (None, "", "source", "work"))
+    assert not any(matches(told, Wanted(source)) for source in ("poll", "source.failed", "wor"))
+    assert all(matches(told, Wanted(since=since)) for since in (noon, elsewhere, noon - timedelta(days=400)))
+    assert not matches(told, Wanted(since=noon + timedelta(milliseconds=1)))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "names"),
+    [
+        (Wanted(ref="github:Octo/repo#15"), ["poll.accepted", "poll.comment_failed"]),
+        (Wanted(ref="github:octo/repo#15/comment:9"), ["poll.comment_failed"]),
+        (Wanted(ref="github:octo/repo#1"), []),
+        (Wanted(level="warning"), ["poll.comment_failed", "of.tomorrow"]),
+        (Wanted(level="info"), ["poll.cycle", "poll.cycle", "poll.accepted", "poll.comment_failed", "of.tomorrow"]),
+        (Wanted(has_quiet=False), ["poll.cycle", "poll.accepted", "poll.comment_failed", "of.tomorrow"]),
+    ],
+)
+def test_events_when_some_are_wanted_then_the_others_are_left_out(wanted: Wanted, names: list[str]) -> None:
+    ref = "github:octo/repo#15"
+    events: list[dict[str, Any]] = [
+        {"event": "poll.cycle", "level": "info", "delivered": 0, "errors": 0, "interrupted": False},
+        {"event": "poll.cycle", "level": "info", "delivered": 1, "errors": 0, "interrupted": False},
+        {"event": "poll.accepted", "level": "info", "ref": ref, "deliveryId": f"{ref}/comment:8"},
+        {"event": "poll.comment_failed", "level": "warning", "ref": ref, "deliveryId": f"{ref}/comment:9"},
+        {"event": "of.tomorrow", "level": "dire"},
+    ]
+
+    assert [event["event"] for event in events if matches(event, wanted)] == names
 
 
 # --- telling ---

@@ -16,7 +16,8 @@ from click.testing import CliRunner, Result
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from the_loop.cli import cli, poll, prometheus
+from the_loop.cli import cli, prometheus
+from the_loop.cli import status as status_module
 from the_loop.counters import Counters
 from the_loop.durable import to_json_bytes
 from the_loop.lock import Probe, Sight
@@ -287,7 +288,7 @@ def test_status_when_a_poller_runs_then_its_numbers_and_the_code_of_status(
 def test_status_when_the_lock_cannot_be_probed_then_4_and_up_is_missing(
     root: StateRoot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(poll, "look", lambda *_: Sight(Probe.UNKNOWN, cause="no rights"))
+    monkeypatch.setattr(status_module, "look", lambda *_: Sight(Probe.UNKNOWN, cause="no rights"))
     done = status(root, "--prometheus")
 
     assert done.exit_code == 4

@@ -15,7 +15,7 @@ import click
 
 from the_loop.cli.common import Options, with_options
 from the_loop.core.model import LoopError, printable
-from the_loop.eventlog import matches, parse_line, read_log
+from the_loop.eventlog import LEVELS, Wanted, matches, parse_line, read_log
 from the_loop.supervision.journal import new_events, open_reader, read_journal
 
 _FOLLOW_INTERVAL_S: Final = 0.25
@@ -27,18 +27,27 @@ Event = dict[str, Any]
 
 @click.command("events")
 @click.option("--source", metavar="S", help="Only events of this group (poll, dispatch, …) or of this source.")
+@click.option("--ref", metavar="REF", help="Only events of this item, or of this event of it.")
+@click.option("--level", type=click.Choice(LEVELS), help="Only events of at least this level.")
+@click.option("--all", "has_quiet", is_flag=True, help="For people: also cycles in which nothing happened.")
 @click.option("--since", metavar="T", help="Only events since then: ISO 8601, or relative as in '2h ago'.")
 @click.option("--follow", is_flag=True, help="Keep running and print new events.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @with_options
-def command(options: Options, *, source: str | None, since: str | None, follow: bool, as_json: bool) -> None:
-    """Show the event log, oldest event first."""
+def command(options: Options, *, since: str | None, follow: bool, as_json: bool, **chosen: Any) -> None:
+    r"""Show the event log, oldest event first.
+
+    \b
+    the-loop events --since '2h ago' --level warning
+    the-loop events --ref 'github:octo/repo#15' --follow
+    """
     root = options.root()
     log = root.logs / "events.jsonl"
     after = None if since is None else parse_moment(since, datetime.now(UTC))
+    wanted = Wanted(since=after, **{**chosen, "has_quiet": chosen["has_quiet"] or as_json})
     try:
         for event in _follow(root.path, log) if follow else _all(root.path, log, after):
-            if matches(event, source, after):
+            if matches(event, wanted):
                 print(json.dumps(event) if as_json else _in_words(event), flush=follow)
     except OSError as error:
         problem = f"cannot read the events of '{root.path}': {error.strerror}"

@@ -22,6 +22,10 @@ class PlainText(io.TextIOWrapper):
         super().write(text if text.isprintable() else "".join(map(_plain, text)))
         return len(text)
 
+    def write_control(self, code: str) -> None:
+        """Write a control sequence of our own, as it is."""
+        super().write(code)
+
 
 def _plain(char: str) -> str:
     return char if char in _OURS else printable(char)

@@ -228,7 +228,7 @@ def _consider_start(ledger: Ledger | None, view: View, item: WorkItem, rules: Ru
 def _why_waiting(item: WorkItem, rules: Rules) -> str:
     """Why an item that was met does not start."""
     if item.author is None:
-        return "its author cannot be established"
+        return "its author cannot be established" + (f": {item.author_doubt}" if item.author_doubt else "")
     if rules.may_speak(item.author, item.author_id):
         return "it starts by the start word"
     if rules.speaker(item.author, item.author_id) is Speaker.CHANGED:

@@ -146,6 +146,7 @@ class WorkItem:
     created_at: str
     truncated: bool = False
     author_id: int | None = None  # as in `Entry`
+    author_doubt: str = ""  # why there is no author, for people
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shlex
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -222,21 +223,22 @@ class DirectorySource:
         folder = _Folder()
         try:
             found = os.lstat(path)
-            trusted = self._is_trusted(found)
-            if trusted is None:
+            doubt = self._doubt_of(path, found)
+            if doubt is None:
                 return _Folder(problem=_unnamed(found.st_uid))
             with os.scandir(os.fsencode(path)) as entries:
                 for entry in entries:
                     await turns.are_given()
                     with contextlib.suppress(FileNotFoundError):
-                        self._sort_in(folder, path, entry, is_trusted=trusted)
+                        self._sort_in(folder, path, entry, doubt)
         except FileNotFoundError:
             return None
         except OSError as error:
             return _Folder(problem=explain(error), is_forbidden=isinstance(error, PermissionError))
         return folder
 
-    def _sort_in(self, folder: _Folder, path: Path, entry: os.DirEntry[bytes], *, is_trusted: bool) -> None:
+    def _sort_in(self, folder: _Folder, path: Path, entry: os.DirEntry[bytes], doubt: str) -> None:
+        """`doubt`: why nobody is the author of what is in this folder, "" if the owners of its files are."""
         name = encode_name(entry.name)
         if self._ignored.file(os.fsencode(path.name), entry.name):
             folder.left.append(name)
@@ -250,13 +252,13 @@ class DirectorySource:
         if not self._is_settled(here, signature):
             folder.settling.append(name)
             return
-        author = None
-        if is_trusted and found.st_nlink == 1 and not found.st_mode & 0o022:
+        author, doubt = None, doubt or _doubt_of_file(here, found)
+        if not doubt:
             author = self._owners.name(found.st_uid)
             if author is None:
                 folder.unnamed[name] = found.st_uid
                 return
-        folder.files[name] = File(here, name, signature, author, found.st_mtime)
+        folder.files[name] = File(here, name, signature, author, found.st_mtime, doubt)
 
     def _is_settled(self, path: Path, signature: tuple[int, int, int, int]) -> bool:
         """True once unchanged for `settle_s`: by its ctime, or, if that is in the future, by our own observation."""
@@ -276,12 +278,14 @@ class DirectorySource:
             one.is_open and ref not in here and not self._is_left_alone(ref) for ref, one in known.items()
         )
 
-    def _is_trusted(self, folder: os.stat_result) -> bool | None:
-        """True if only an authorised user can have put a file into this folder; None if that cannot be found out."""
+    def _doubt_of(self, path: Path, folder: os.stat_result) -> str | None:
+        """How another than an authorised user can have put a file into this folder; None: that cannot be found out."""
         if folder.st_mode & 0o022:
-            return False
+            return _writable(path)
         owner = self._owners.name(folder.st_uid)
-        return None if owner is None else owner in self._authorized
+        if owner is None or owner in self._authorized:
+            return None if owner is None else ""
+        return f"'{path}' belongs to '{owner}', who is not authorised"
 
     def _may_speak(self, file: File) -> bool:
         return file.author in self._authorized
@@ -312,6 +316,7 @@ class DirectorySource:
             title=clean(os.fsencode(unquote_name(name)).decode("utf-8", "replace")),
             body="",
             author=file.author if file else None,
+            author_doubt=file.doubt if file else "",
             created_at=_when(file.modified_s) if file else "",
         )
 
@@ -392,6 +397,17 @@ class DirectorySource:
 
     def _folder_path(self, name: str) -> Path:
         return self._path / unquote_name(name)
+
+
+def _doubt_of_file(path: Path, found: os.stat_result) -> str:
+    """How another than its owner can have written this file; "" if nobody else can."""
+    if found.st_nlink != 1:
+        return f"'{path}' has {found.st_nlink} links"
+    return _writable(path) if found.st_mode & 0o022 else ""
+
+
+def _writable(path: Path) -> str:
+    return f"others than its owner may write to '{path}' (run `chmod go-w {shlex.quote(str(path))}`)"
 
 
 def _unnamed(uid: int) -> str:

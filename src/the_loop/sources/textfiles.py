@@ -30,6 +30,7 @@ class File:
     signature: tuple[int, int, int, int]  # size, inode, mtime and ctime in nanoseconds
     author: str | None  # None: another user could have written it
     modified_s: float  # epoch seconds
+    doubt: str = ""  # why there is no author
 
 
 @dataclass(frozen=True, slots=True)
