@@ -20,6 +20,7 @@ from the_loop.eventlog import say
 _GROUPS: Final = {
     "poll": "Start, stop, restart and observe the poller.",
     "events": "Show the event log.",
+    "report": "Write an HTML page about a span of time.",
     "ledger": "Show and change the records of items.",
     "authors": "Show the accounts of authors, decide about changed ones.",
     "config": "Check and show the configuration.",

@@ -46,7 +46,7 @@ def command(options: Options, *, since: str | None, follow: bool, as_json: bool,
     after = None if since is None else parse_moment(since, datetime.now(UTC))
     wanted = Wanted(since=after, **{**chosen, "has_quiet": chosen["has_quiet"] or as_json})
     try:
-        for event in _follow(root.path, log) if follow else _all(root.path, log, after):
+        for event in _follow(root.path, log) if follow else read_events(root.path, log, after):
             if matches(event, wanted):
                 print(json.dumps(event) if as_json else _in_words(event), flush=follow)
     except OSError as error:
@@ -65,7 +65,7 @@ def parse_moment(text: str, now: datetime) -> datetime:
         raise click.BadParameter(problem, param_hint="--since") from None
 
 
-def _all(root: Path, log: Path, since: datetime | None) -> Iterator[Event]:
+def read_events(root: Path, log: Path, since: datetime | None) -> Iterator[Event]:
     """The events of journal and log, merged. Raises OSError if there is neither a log nor a journal entry."""
     journal = list(read_journal(root, since))
     if not journal and not any(read_journal(root, None)):

@@ -17,6 +17,7 @@ from the_loop import __version__
 from the_loop.core.model import Kind, LoopError, Verdict, clean, epoch, explain, printable
 from the_loop.durable import replace_file
 from the_loop.lock import Probe, Sight
+from the_loop.shapes import histogram, mapping, mappings, number
 
 METRICS: Final[Mapping[str, tuple[str, str]]] = {
     "the_loop_info": ("gauge", "Version and state root of the poller."),
@@ -47,7 +48,6 @@ METRICS: Final[Mapping[str, tuple[str, str]]] = {
 }
 _OUTCOMES: Final = [verdict for verdict in Verdict if verdict is not Verdict.NEVER_BEGUN]
 _WAITS: Final = {"created": "the_loop_delivery_latency_seconds", "accepted": "the_loop_delivery_queue_seconds"}
-_TOO_MUCH: Final = 1 << 63
 _READABLE: Final = 0o644  # by the exporter, which is another user
 
 
@@ -71,16 +71,16 @@ def exposition(sight: Sight, beat: Mapping[str, Any], report: Mapping[str, Any])
     page = _Page(str(report["stateRoot"]))
     holder = sight.holder
     is_of_holder = holder is not None and (beat.get("pid"), beat.get("starttime")) == (holder.pid, holder.starttime)
-    counters = _object(beat.get("counters")) if is_of_holder else {}
+    counters = mapping(beat.get("counters")) if is_of_holder else {}
     page.add("the_loop_info", 1, version=counters.get("version", __version__))
     page.add("the_loop_up", {Probe.HELD: 1, Probe.FREE: 0}.get(sight.probe))
     page.add("the_loop_heartbeat_timestamp_seconds", epoch(beat.get("writtenAt")))
-    for source in _objects(beat.get("sources")):
+    for source in mappings(beat.get("sources")):
         page.add("the_loop_last_good_cycle_timestamp_seconds", epoch(source.get("lastGoodAt")), **_of(source))
     if is_of_holder:
         page.add("the_loop_start_time_seconds", epoch(beat.get("since")))
         _add_queue(page, beat, counters, report)
-        for source in _objects(beat.get("sources")):
+        for source in mappings(beat.get("sources")):
             _add_source(page, source)
         _add_counters(page, counters)
     return page.text()
@@ -105,10 +105,10 @@ def _add_source(page: _Page, source: Mapping[str, Any]) -> None:
 
 
 def _add_counters(page: _Page, counters: Mapping[str, Any]) -> None:
-    for name, counts in _object(counters.get("sources")).items():
-        counts = _object(counts)  # noqa: PLW2901 (the same, checked)
+    for name, counts in mapping(counters.get("sources")).items():
+        counts = mapping(counts)  # noqa: PLW2901 (the same, checked)
         for result in ("good", "failed", "interrupted"):
-            page.add("the_loop_cycles_total", _object(counts.get("cycles")).get(result, 0), source=name, result=result)
+            page.add("the_loop_cycles_total", mapping(counts.get("cycles")).get(result, 0), source=name, result=result)
         page.add("the_loop_cycle_seconds_total", counts.get("cycleSeconds"), source=name)
         page.add("the_loop_cycle_errors_total", counts.get("errors"), source=name)
         page.add("the_loop_requests_total", counts.get("requests"), source=name)
@@ -117,19 +117,19 @@ def _add_counters(page: _Page, counters: Mapping[str, Any]) -> None:
         for kind in Kind:  # a series that starts with its first failure hides that from `increase()`
             for outcome in _OUTCOMES:
                 page.add("the_loop_deliveries_total", 0, source=name, kind=kind, outcome=outcome)
-    for one in _objects(counters.get("deliveries")):
+    for one in mappings(counters.get("deliveries")):
         labels = {**_of(one, "source"), "kind": one.get("kind"), "outcome": one.get("outcome")}
         page.add("the_loop_deliveries_total", one.get("count"), **labels)
-    for one in _objects(counters.get("waits")):
+    for one in mappings(counters.get("waits")):
         if (metric := _WAITS.get(str(one.get("since")))) is not None:
             _add_histogram(page, metric, one, counters.get("limits"))
 
 
 def _add_histogram(page: _Page, name: str, waits: Mapping[str, Any], limits: Any) -> None:
-    counts, upper, seconds = _numbers(waits.get("counts")), _numbers(limits), _number(waits.get("seconds"))
-    is_whole = len(counts) == len(upper) + 1 and all(isinstance(count, int) for count in counts)
-    if not is_whole or upper != sorted(set(upper)) or seconds is None:
+    whole, seconds = histogram(limits, waits.get("counts")), number(waits.get("seconds"))
+    if whole is None or seconds is None:
         return
+    upper, counts = whole
     labels = {**_of(waits, "source"), "kind": waits.get("kind")}
     for limit, count in zip((*upper, math.inf), accumulate(counts), strict=True):
         page.add(name, count, "_bucket", **labels, le=repr(float(limit)) if limit < math.inf else "+Inf")
@@ -146,12 +146,12 @@ class _Page:
 
     def add(self, name: str, value: Any, suffix: str = "", /, **labels: Any) -> None:
         """Add a sample, unless its value is not a number of at least 0, or a label not a text."""
-        number = _number(value)
-        if number is None or not all(isinstance(label, str) for label in labels.values()):
+        known = number(value)
+        if known is None or not all(isinstance(label, str) for label in labels.values()):
             return
         named = {"state_root": self._root, **labels}
         shown = ",".join(f'{label}="{_escaped(text)}"' for label, text in named.items())
-        self._samples[name][f"{name}{suffix}{{{shown}}}"] = repr(number)
+        self._samples[name][f"{name}{suffix}{{{shown}}}"] = repr(known)
 
     def text(self) -> str:
         return "".join(f"{line}\n" for name in METRICS for line in self._lines(name))
@@ -170,24 +170,5 @@ def _escaped(text: str) -> str:
     return printable(clean(text)).replace("\\", "\\\\").replace('"', '\\"')
 
 
-def _number(value: Any) -> float | int | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if is_number and 0 <= value < _TOO_MUCH else None
-
-
-def _numbers(value: Any) -> list[float | int]:
-    """The numbers in a list; nothing if it holds anything else, or is not a list."""
-    numbers = [_number(one) for one in value] if isinstance(value, list) else []
-    return [one for one in numbers if one is not None] if None not in numbers else []
-
-
 def _of(one: Mapping[str, Any], key: str = "name") -> dict[str, Any]:
     return {"source": one.get(key)}
-
-
-def _object(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _objects(value: Any) -> list[Mapping[str, Any]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
-_COMMAND: Final = re.compile(r"`(?:[^\s`]*/)?the-loop (?=(?:authors|config|events|ledger|poll|unit)\b)")
+_COMMAND: Final = re.compile(r"`(?:[^\s`]*/)?the-loop (?=(?:authors|config|events|ledger|poll|report|unit)\b)")
 ENTRY_LIMIT: Final = 1 << 20  # bytes of UTF-8; contract R6.9
 THREAD_LIMIT: Final = 4 << 20
 
