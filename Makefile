@@ -13,7 +13,7 @@ RUN_PACKAGES := python3 python3-venv python3-dev gcc pkg-config libsystemd-dev
 TEST_PACKAGES := $(RUN_PACKAGES) strace procps util-linux locales systemd dbus dbus-user-session libpam-systemd passwd \
 	shellcheck
 .NOTPARALLEL:
-.PHONY: help run test test-long test-contract check lint bench install clean
+.PHONY: help run test test-long test-contract test-page check lint bench install clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -29,6 +29,10 @@ test-long: lint ## the same with every sweep in full, which takes hours
 
 test-contract: $(VENV)/.dev $(CONTRACT)/.fetched ## hold our GitHub fake and client against what others published of GitHub
 	@$(BIN)/pytest tests/published $(ARGS)
+
+test-page: $(VENV)/.dev ## look at the page of `the-loop report` in a headless browser
+	@scripts/debian-packages chromium fonts-dejavu-core
+	@$(BIN)/pytest tests/browser $(ARGS)
 
 check: lint ## lint, then the quick tests
 	@$(BIN)/pytest $(IN_PARALLEL) -m "not crash and not slow and not systemd" $(ARGS)
