@@ -299,11 +299,13 @@ def _older(path: Path) -> Path:
     return path.with_name(f"{path.name}.1")
 
 
-def read_log(path: Path) -> Iterator[dict[str, Any]]:
+def read_log(path: Path, naming: str = "") -> Iterator[dict[str, Any]]:
     """The events in a log and its rotated part, oldest first. Lines that are cut or garbled are skipped.
 
-    Raises OSError for a log that cannot be read; a missing one has no events.
+    With `naming` only events that have this text in a field, or in a part of one. Raises OSError for a log that cannot
+    be read; a missing one has no events.
     """
+    needle = json.dumps(naming)[1:-1].encode("ascii")
     for file in (_older(path), path):
         try:
             lines = file.open("rb")
@@ -311,7 +313,7 @@ def read_log(path: Path) -> Iterator[dict[str, Any]]:
             continue
         with lines:
             for line in lines:
-                event = parse_line(line)
+                event = parse_line(line) if needle in line else None
                 if event is not None:
                     yield event
 

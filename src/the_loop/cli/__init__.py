@@ -21,6 +21,7 @@ _GROUPS: Final = {
     "poll": "Start, stop, restart and observe the poller.",
     "events": "Show the event log.",
     "report": "Write an HTML page about a span of time.",
+    "trace": "Show the life of one item or one event.",
     "ledger": "Show and change the records of items.",
     "authors": "Show the accounts of authors, decide about changed ones.",
     "config": "Check and show the configuration.",

@@ -14,7 +14,8 @@ from enum import StrEnum
 from typing import Any, Final
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
-_COMMAND: Final = re.compile(r"`(?:[^\s`]*/)?the-loop (?=(?:authors|config|events|ledger|poll|report|unit)\b)")
+_NOUNS: Final = "authors|config|doctor|events|ledger|once|poll|reply|report|sessions|trace|unit"
+_COMMAND: Final = re.compile(rf"`(?:[^\s`]*/)?the-loop (?=(?:{_NOUNS})\b)")
 ENTRY_LIMIT: Final = 1 << 20  # bytes of UTF-8; contract R6.9
 THREAD_LIMIT: Final = 4 << 20
 

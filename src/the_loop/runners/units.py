@@ -37,8 +37,7 @@ class Units:
         self._manager = manager or Manager(manager_environment(environ))
 
     def name(self, offer: Offer) -> str:
-        """`theloop-<root>-<delivery>-<offer>.service`; both hashes, as names from outside are not unit names."""
-        return f"theloop-{_short(str(self._root))}-{_short(offer.delivery_id)}-{offer.number}.service"
+        return unit_name(self._root, offer.delivery_id, offer.number)
 
     async def start(
         self, offer: Offer, argv: Sequence[str], about: Mapping[str, str], *, limit_s: int, lock_fd: int
@@ -51,6 +50,11 @@ class Units:
     def close(self) -> None:
         """Drop the connection to the manager."""
         self._manager.close()
+
+
+def unit_name(root: Path, delivery_id: str, number: int) -> str:
+    """`theloop-<root>-<delivery>-<offer>.service`; both hashes, as names from outside are not unit names."""
+    return f"theloop-{_short(str(root))}-{_short(delivery_id)}-{number}.service"
 
 
 def find_units(root: Path, environ: Mapping[str, str]) -> Units | None:

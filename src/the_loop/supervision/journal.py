@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -90,14 +90,45 @@ def read_journal(root: Path, since: datetime | None) -> Iterator[dict[str, Any]]
         yield from new_events(reader)
 
 
+def read_journal_about(root: Path, ref: str, deliveries: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The events of this root that name the item or one of these deliveries, oldest first. Raises OSError."""
+    with open_reader(root) as reader:
+        reader.add_match(THE_LOOP_REF=ref)
+        if names := sorted(set(deliveries)):
+            reader.add_disjunction()
+            _match_events(reader, root)
+            for name in names:
+                reader.add_match(THE_LOOP_DELIVERY_ID=name)
+        yield from new_events(reader)
+
+
+def last_lines_of(units: Iterable[str], uid: int, count: int) -> list[str]:
+    """The last lines that these units of a user's manager wrote into the journal, oldest first. Raises OSError."""
+    opened: Any = journal.Reader()
+    with opened as reader:
+        for name in units:
+            reader.add_match(_SYSTEMD_USER_UNIT=name)
+        reader.add_match(_UID=str(uid))  # a manager of another user may have units of that name
+        reader.seek_tail()
+        lines: list[str] = []
+        while len(lines) < count and (entry := reader.get_previous()):
+            message = entry.get("MESSAGE", "")
+            lines.append(message.decode("utf-8", "replace") if isinstance(message, bytes) else str(message))
+        return lines[::-1]
+
+
 def open_reader(root: Path) -> Any:
     """A journal reader of this root's events. Raises OSError if there is no journal to read."""
     reader = journal.Reader()
+    _match_events(reader, root)
+    return reader
+
+
+def _match_events(reader: Any, root: Path) -> None:
     reader.add_match(SYSLOG_IDENTIFIER=IDENTIFIER)
     reader.add_match(THE_LOOP_STATE_ROOT=str(root))
     with suppress(OSError):
         reader.add_match(_UID=str(root.stat().st_uid))  # any user can write entries like ours
-    return reader
 
 
 def new_events(reader: Any) -> Iterator[dict[str, Any]]:
