@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from the_loop.core.model import Kind
 
@@ -40,7 +40,8 @@ def read_address(text: str) -> Address | None:
     """What `text` names; None if it has none of the forms."""
     text = text.strip()
     if text.startswith("file://"):
-        return Address(path=unquote(urlsplit(text).path))
+        path = unquote_to_bytes(text[len("file://") :]).decode("utf-8", "surrogateescape")
+        return Address(path=path) if path.startswith("/") and "\0" not in path else None
     if re.match(r"https?://", text, re.IGNORECASE):
         return _page(text)
     if _BARE_PAGE.match(text):

@@ -108,7 +108,9 @@ class Places:
 
     def _of_path(self, path: str) -> Iterator[tuple[str, str]]:
         """The folder or file as an item and an event, once for each source that has it."""
-        place = Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 (a folder may be a link itself)
+        with suppress(RuntimeError):  # `~` of a user that there is not
+            path = str(Path(path).expanduser())
+        place = Path(os.path.abspath(path))  # noqa: PTH100 (a folder may be a link itself)
         for section in self._sections:
             inbox = getattr(section, "path", None)
             if section.provider != "directory" or not isinstance(inbox, str):
