@@ -9,11 +9,11 @@ import textwrap
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 
+from the_loop.cli import output
 from the_loop.cli.output import PlainText
-from the_loop.core.model import epoch, printable, span
+from the_loop.core.model import epoch, printable
 
 WIDTH: Final = 80  # without a terminal, and at least to be readable
 _WIDEST, _NARROWEST = 100, 24
@@ -81,19 +81,7 @@ def width() -> int:
 def when(moment: Any, now: float | None = None) -> str:
     """A timestamp as local time and relative to now: `14:03:05 (12 s ago)`; "unknown" for what is none."""
     at = epoch(moment)
-    return "unknown" if at is None else f"{clock_time(at, now)} ({relative(at, now)})"
-
-
-def relative(at: float, now: float | None = None) -> str:
-    """`12 s ago`, `in 4 min`."""
-    now = time.time() if now is None else now
-    return f"{span(now - at)} ago" if at <= now else f"in {span(at - now)}"
-
-
-def clock_time(at: float, now: float | None = None) -> str:
-    """Local time; with its day if that is not today."""
-    moment, today = datetime.fromtimestamp(at), datetime.fromtimestamp(time.time() if now is None else now)  # noqa: DTZ006
-    return f"{moment:%H:%M:%S}" if moment.date() == today.date() else f"{moment:%Y-%m-%d %H:%M:%S}"
+    return "unknown" if at is None else output.moment(at, time.time() if now is None else now)
 
 
 def _rows(line: Line, columns: int) -> Iterator[tuple[str, str, str]]:

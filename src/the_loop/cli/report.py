@@ -13,7 +13,7 @@ from the_loop.cli.common import Options, with_options
 from the_loop.cli.events import parse_moment, read_events
 from the_loop.core.model import LoopError, explain
 from the_loop.durable import replace_file
-from the_loop.eventlog import matches
+from the_loop.eventlog import Wanted, matches
 from the_loop.heartbeat import read_heartbeat
 from the_loop.lock import Probe, Sight, look
 from the_loop.report import report_of
@@ -52,7 +52,7 @@ def _page_of(options: Options, root: StateRoot, after: datetime, until: datetime
     """Raises LoopError if the events or the heartbeat cannot be read."""
     try:
         events = read_events(root.path, root.logs / "events.jsonl", after)
-        told = [event for event in events if matches(event, None, after)]
+        told = [event for event in events if matches(event, Wanted(since=after))]
         _check_heartbeat(root)
     except OSError as error:
         problem = f"cannot read the events and the state of '{root.path}': {explain(error)}"

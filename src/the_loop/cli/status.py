@@ -13,7 +13,8 @@ from typing import Any, Final, NoReturn
 from the_loop import __version__
 from the_loop.authors import AuthorsUnusable, read_authors, waiting_authors
 from the_loop.cli.authors import waiting_lines
-from the_loop.cli.page import Line, clock_time, put, redraw, relative, when, whole_screen
+from the_loop.cli.output import age, clock
+from the_loop.cli.page import Line, put, redraw, when, whole_screen
 from the_loop.core.model import epoch, span
 from the_loop.lock import Probe, Sight, look
 from the_loop.state import PIDFILE, StateRoot
@@ -212,7 +213,7 @@ def _last_cycle(last: Mapping[str, Any], upcoming: Any, now: float) -> Line:
     interrupted = ", interrupted" if last.get("interrupted") else ""
     said = f"{last.get('delivered')} delivered, {last.get('errors')} errors in {last.get('seconds')} s{interrupted}"
     at = epoch(upcoming)
-    next_one = "" if at is None else f", next {relative(at, now) if at > now else 'now'}"
+    next_one = "" if at is None else f", next {age(at, now) if at > now else 'now'}"
     return Line(f"  last cycle {when(last.get('startedAt'), now)}: {said}{next_one}", hang=2)
 
 
@@ -248,7 +249,7 @@ def _event(one: Mapping[str, Any], now: float) -> str:
     if one.get("unit"):
         said += f", in {one['unit']}"
     if until is not None:
-        said += f", until {clock_time(until, now)} ({relative(until, now)})" if until > now else ", due now"
+        said += f", until {clock(until, now)} ({age(until, now)})" if until > now else ", due now"
     return said + (f": {one['reason']}" if one.get("reason") else "")
 
 
