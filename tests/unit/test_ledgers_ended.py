@@ -308,14 +308,17 @@ def listed(shelf: Shelf, *arguments: str) -> tuple[str, str]:
 
 def test_list_shows_the_open_ones_and_says_how_many_ended(shelf: Shelf) -> None:
     shelf.ledgers.save(ledger(OTHER))
-    assert listed(shelf) == (f"{OTHER}  live  comment:2 queued\n", "")
+    header = f"ITEM{' ' * (len(OTHER) - 4)}  CHANGED     PHASE     TITLE\n"
+    live = f"{OTHER}  0 s ago     live      a title\n    comment:2 queued\n"
+    assert listed(shelf) == (header + live, "")
     shelf.ledgers.save(over())
 
-    assert listed(shelf) == (f"{OTHER}  live  comment:2 queued\n1 more ended (--all lists them)\n", "")
-    assert listed(shelf, "--all")[0] == f"{REF}  ended\n{OTHER}  live  comment:2 queued\n"
+    assert listed(shelf) == (f"{header}{live}1 more ended (--all lists them)\n", "")
+    assert listed(shelf, "--all")[0].endswith(f"  ended     a title\n    closed\n{live}")
     lines, said = listed(shelf, "--json")
     assert [json.loads(line)["ref"] for line in lines.splitlines()] == [OTHER]
     assert said == "1 more ended (--all lists them)\n"
+    assert (json.loads(lines)["title"], json.loads(lines)["pending"]) == ("a title", {"comment:2": "queued"})
     lines, said = listed(shelf, "--json", "--all")
     assert [json.loads(line)["phase"] for line in lines.splitlines()] == ["ended", "live"]
 

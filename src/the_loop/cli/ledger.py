@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
 import time
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import click
 
 from the_loop.cli.common import Options, must_exist, with_options
 from the_loop.cli.deciding import decide
+from the_loop.cli.output import age
+from the_loop.cli.page import Line, put, width
 from the_loop.core.ledger import Ledger, encode
-from the_loop.core.model import LoopError, Note, delivery_id, explain, printable
+from the_loop.core.model import LoopError, Note, delivery_id, explain, printable, timestamp
 from the_loop.deliveries import Deliveries
 from the_loop.ledgers import Ledgers, UnreadItem
 from the_loop.overrides import Overrides, carry_out
 from the_loop.state import StateRoot
+
+_NUMBERS: Final = re.compile(r"(\d+)")  # item 9 comes before item 10
 
 
 @click.group("ledger")
@@ -32,14 +40,20 @@ def list_(options: Options, *, is_all: bool, as_json: bool) -> None:
 
     Of the items that ended only their number is told, unless --all is given.
     """
-    ledgers = _read(options.root())
+    root = options.root()
+    ledgers = _read(root)
     try:
-        for ref, reason in sorted(ledgers.held().items()):
-            row = {"ref": ref, "phase": "held", "reason": reason}
-            print(json.dumps(row) if as_json else printable(f"{ref}  held: {reason}"))
-        ended = ledgers.ended() if is_all else ()
-        for ledger in sorted((*ledgers.all(), *ended), key=lambda one: one.ref):
-            print(_in_json(ledger) if as_json else printable(_in_words(ledger)))
+        rows = [_Row(ref, "held", reason=reason) for ref, reason in ledgers.held().items()]
+        rows += [_row(root, ledger) for ledger in ledgers.all()]
+        rows += [_row(root, ledger) for ledger in (ledgers.ended() if is_all else ())]
+        rows.sort(key=lambda row: [int(part) if part.isdigit() else part for part in _NUMBERS.split(row.ref)])
+        if as_json:
+            for row in rows:
+                print(json.dumps(row.to_json()))
+        elif rows:
+            put(_table(rows))
+        elif not ledgers.unread():
+            click.echo("no item is open", err=True)
         if not is_all and (count := ledgers.count_ended()):
             click.echo(f"{count} more ended (--all lists them)", err=as_json)
     except OSError as error:
@@ -48,15 +62,63 @@ def list_(options: Options, *, is_all: bool, as_json: bool) -> None:
         raise LoopError(f"cannot read the ledgers of {len(unread)} items: the list is not complete")
 
 
-def _in_json(ledger: Ledger) -> str:
-    states = {key: str(entry.state) for key, entry in ledger.poll.pending.items()}
-    return json.dumps({"ref": ledger.ref, "phase": str(ledger.poll.phase), "g": ledger.g, "pending": states})
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One item of the list. `changed_at`: epoch seconds, None if that cannot be found out."""
+
+    ref: str
+    phase: str
+    g: int | None = None
+    title: str = ""
+    reason: str = ""
+    flags: tuple[str, ...] = ()
+    changed_at: float | None = None
+    pending: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        if self.phase == "held":
+            return {"ref": self.ref, "phase": self.phase, "reason": self.reason}
+        told = {"ref": self.ref, "phase": self.phase, "g": self.g, "title": self.title, "pending": dict(self.pending)}
+        told |= {"reason": self.reason} if self.reason else {}
+        return {**told, "changedAt": None if self.changed_at is None else timestamp(self.changed_at)}
 
 
-def _in_words(ledger: Ledger) -> str:
-    flags = "".join(f", {name}" for name in ("paused", "away") if getattr(ledger.poll, name))
-    queue = ", ".join(f"{key} {entry.state}" for key, entry in ledger.poll.pending.items())
-    return f"{ledger.ref}  {ledger.poll.phase}{flags}  {queue}".rstrip()
+def _row(root: StateRoot, ledger: Ledger) -> _Row:
+    poll = ledger.poll
+    flags = {"paused": poll.paused, "away": poll.away, "breaker": bool(poll.breaker.since)}
+    return _Row(
+        ledger.ref,
+        str(poll.phase),
+        ledger.g,
+        ledger.title,
+        poll.reason,
+        tuple(name for name, is_so in flags.items() if is_so),
+        _changed_at(root, ledger.ref),
+        {key: str(entry.state) for key, entry in poll.pending.items()},
+    )
+
+
+def _changed_at(root: StateRoot, ref: str) -> float | None:
+    for path in (root.ledger(ref), root.ended_ledger(ref)):
+        with suppress(OSError):
+            return path.stat().st_mtime
+    return None
+
+
+def _table(rows: Sequence[_Row]) -> Iterator[Line]:
+    """The items for people: one line for each, and one for each of its events."""
+    wide = min(max(len(printable(row.ref)) for row in rows), 40)
+    columns = width()
+    yield Line(head=f"{'ITEM':{wide}}  {'CHANGED':10}  {'PHASE':8}  TITLE", style="bold")
+    for row in rows:
+        age_ = "unknown" if row.changed_at is None else age(row.changed_at, time.time())
+        phase = ", ".join((row.phase, *row.flags))
+        line = printable(f"{row.ref:{wide}}  {age_:10}  {phase:8}  {row.title}").rstrip()
+        yield Line(line if len(line) <= columns else f"{line[: columns - 1]}…")
+        if row.reason:
+            yield Line(f"    {row.reason}")
+        for key, state in row.pending.items():
+            yield Line(f"    {key} {state}")
 
 
 @command.command()
