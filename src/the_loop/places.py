@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from the_loop.addresses import Address
@@ -32,12 +32,12 @@ class Places:
 
     def find(self, address: Address) -> Address:
         """The same with one ref, of an item that is known if there is one; without a ref if none can be meant."""
-        candidates = list(self._of_path(address.path) if address.path else [(ref, "") for ref in address.refs])
-        for ref, key in [*candidates, *((ref, "") for ref in self._renamed(address.refs))]:
-            if self._is_known(ref):
-                return Address((ref,), address.key or key)
-        owned = (one for one in candidates if self.source_of(one[0]))
-        ref, key = next(owned, candidates[0] if candidates else ("", ""))
+        named = list(self._of_path(address.path) if address.path else [(ref, "") for ref in address.refs])
+        owned = [one for one in named if self.source_of(one[0])]
+        others = [] if owned else [(ref, "") for ref in dict.fromkeys(self._elsewhere(address.refs))]
+        candidates = [*owned, *(one for one in named if one not in owned), *others]
+        known = (one for one in candidates if self._is_known(one[0]))
+        ref, key = next(known, next(iter((*owned, *others, *named)), ("", "")))
         return Address((ref,) if ref else (), address.key or key, address.path)
 
     def source_of(self, ref: str) -> str:
@@ -60,12 +60,14 @@ class Places:
         if len(found) < _SHOWN:
             close = [one for one in slugs if abs(len(one) - len(asked)) <= len(asked) // 4]
             found += difflib.get_close_matches(asked, close, n=_SHOWN, cutoff=_LIKE)
-        refs = (unslug(one) for one in dict.fromkeys(found) if one != asked)
-        return [ref for ref in refs if ref is not None][:_SHOWN]
+        return list(self._named(one for one in dict.fromkeys(found) if one != asked))[:_SHOWN]
 
     def refs(self) -> Iterator[str]:
         """Every item that has a readable name. Raises OSError."""
-        return (ref for one in self._slugs() if (ref := unslug(one)) is not None)
+        return self._named(self._slugs())
+
+    def _named(self, slugs: Iterable[str]) -> Iterator[str]:
+        return (ref for one in slugs if (ref := unslug(one)) is not None)
 
     def _slugs(self) -> list[str]:
         names = {*self._records.names(), *self._records.names(is_ended=True)}
@@ -77,34 +79,37 @@ class Places:
         except OSError:
             return True  # whatever is wrong is found again when it is read
 
-    def _renamed(self, refs: Sequence[str]) -> Iterator[str]:
-        """The refs under which items of a renamed repository are filed, by what its source's cursor says."""
+    def _elsewhere(self, refs: Sequence[str]) -> Iterator[str]:
+        """The same number in a repository that has another name in refs, or is asked for at another host."""
         for ref in refs:
             place, _, number = ref.removeprefix("github:").partition("#")
-            host, name = "/".join(place.split("/")[:-2]), "/".join(place.split("/")[-2:])
-            for record in self._repositories():
-                if str(record.get("name", "")).lower() == name:
-                    yield f"github:{host}/{record['filed']}#{number}".replace(":/", ":")
-
-    def _repositories(self) -> Iterator[dict[str, Any]]:
-        """What the cursors keep of each repository that has both its names."""
-        for section in self._sections:
-            if section.provider == "github":
-                with suppress(OSError, UnusableCursor):
-                    repos = (read_cursor(self._root, source_name(section)).value or {}).get("repos", {})
-                    yield from (one for one in repos.values() if isinstance(one, dict) and "filed" in one)
+            name = "/".join(place.split("/")[-2:])
+            for section in self._sections:
+                if section.provider == "github" and name in {**self._repos(section), **self._names(section)}:
+                    filed = self._names(section).get(name, name)
+                    yield f"{_start(section)}{filed}#{number}"
 
     def _has(self, section: SourceSection, ref: str) -> bool:
         if section.provider != "github":
             return ref.startswith(f"{section.provider}:{encode_name(os.fsencode(source_name(section)))}/")
-        host = getattr(section, "host", "")
-        start = "github:" if host == "api.github.com" else f"github:{host}/"
-        name = ref.removeprefix(start).partition("#")[0]
-        repos = {repo.lower() for repo in getattr(section, "repos", ())}
-        return ref.startswith(start) and (name in repos or name in self._filed(repos))
+        if not ref.startswith(_start(section)):
+            return False
+        name = ref.removeprefix(_start(section)).partition("#")[0]
+        return name in self._repos(section) or name in self._names(section).values()
 
-    def _filed(self, repos: set[str]) -> set[str]:
-        return {str(one["filed"]) for one in self._repositories() if str(one.get("name", "")).lower() in repos}
+    def _repos(self, section: SourceSection) -> dict[str, str]:
+        """The names of a section's repositories, in lower case."""
+        return {repo.lower(): repo for repo in getattr(section, "repos", ())}
+
+    def _names(self, section: SourceSection) -> dict[str, str]:
+        """By the present name of each of its repositories the one that it has in refs, as the cursor says."""
+        try:
+            repos = (read_cursor(self._root, source_name(section)).value or {}).get("repos")
+        except (OSError, UnusableCursor):
+            return {}
+        records = repos.values() if isinstance(repos, dict) else ()
+        both = ((one.get("name"), one.get("filed")) for one in records if isinstance(one, dict))
+        return {name.lower(): filed for name, filed in both if isinstance(name, str) and isinstance(filed, str)}
 
     def _of_path(self, path: str) -> Iterator[tuple[str, str]]:
         """The folder or file as an item and an event, once for each source that has it."""
@@ -122,6 +127,12 @@ class Places:
                     name, *file = (encode_name(os.fsencode(part)) for part in parts)
                     ref = f"directory:{encode_name(os.fsencode(source_name(section)))}/{name}"
                     yield ref, f"comment:{file[0]}" if file else ""
+
+
+def _start(section: SourceSection) -> str:
+    """What the refs of a section of the provider `github` begin with."""
+    host = getattr(section, "host", "")
+    return "github:" if host == "api.github.com" else f"github:{host}/"
 
 
 def event_of_file(ledger: Ledger | None, key: str) -> str:

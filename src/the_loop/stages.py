@@ -85,6 +85,8 @@ class Seen:
     now: float
     at: Callable[[float], str]
     held: str = ""  # why the item's ledger cannot be used
+    unread: str = ""  # why it could not be read
+    is_log_read: bool = True
 
     def of(self, key: str) -> list[Event]:
         """The events about one event of the item."""
@@ -94,8 +96,8 @@ class Seen:
 def stage_of_item(seen: Seen) -> Stage:
     """Where the item itself is."""
     ledger, at = seen.ledger, seen.at
-    if seen.held:
-        return _held_item(seen)
+    if unusable := _unusable(seen):
+        return unusable
     if ledger is None:
         return _unknown_item(seen)
     poll = ledger.poll
@@ -123,8 +125,8 @@ def stage_of_item(seen: Seen) -> Stage:
 def stage_of_event(seen: Seen, key: str) -> Stage:
     """Where this event of the item is."""
     ledger = seen.ledger
-    if seen.held:
-        return _held_item(seen)
+    if unusable := _unusable(seen):
+        return unusable
     if ledger is not None and (entry := ledger.poll.pending.get(key)) is not None:
         return _under_way(seen, key) or _pending(seen, ledger, key, entry)
     if ledger is not None and (carrier := _carrier(ledger, key)):
@@ -290,6 +292,8 @@ def _settled(seen: Seen, key: str) -> Stage:
     """In the record as done with, and the event log has nothing of it: only a spawn settles others in silence."""
     if key.startswith((f"{Kind.SPAWN}:", f"{Kind.CLOSE}:")):
         return Stage("settled", "settled, and the event log does not go back to it")
+    if not seen.is_log_read:
+        return Stage("settled", "settled; how, is in the event log, which cannot be read")
     started = _last(seen.events, "poll.spawned")
     when = f" (delivered {seen.at(started)})" if started else ""
     text = (
@@ -302,7 +306,12 @@ def _settled(seen: Seen, key: str) -> Stage:
 # --- not seen --------------------------------------------------------------------------------------------------------
 
 
-def _held_item(seen: Seen) -> Stage:
+def _unusable(seen: Seen) -> Stage | None:
+    """The item's record does not tell anything."""
+    if seen.unread:
+        return Stage("unread", f"its record cannot be read: {seen.unread}", seen.unread, is_known=False)
+    if not seen.held:
+        return None
     text = f"the item is held, its ledger cannot be used: {seen.held}"
     since = _last(seen.events, "ledger.held")
     return Stage("held", text, seen.held, since=since, commands=(_typed("reset", seen.ref),))

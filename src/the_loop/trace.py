@@ -13,7 +13,9 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,7 +34,7 @@ from the_loop.records import Records
 from the_loop.runners.units import unit_name
 from the_loop.stages import Files, Here, Seen, Stage, stage_of_event, stage_of_item
 from the_loop.state import PIDFILE, StateRoot
-from the_loop.supervision.journal import last_lines_of, read_journal_about
+from the_loop.supervision.journal import last_lines_of, read_journal, read_journal_about
 from the_loop.supervision.unit import Unit, state_of, unit_of
 
 _FILES_READ: Final = 50  # pending events of an item whose files are looked at
@@ -83,8 +85,17 @@ def trace(root: StateRoot, text: str, config: Config | str, at: Callable[[float]
         return tracer.nothing(text, address)
     key = place.key
     if address is not None and address.path:
-        key = event_of_file(tracer.ledger_of(place.refs[0])[0], key) if key else ""
+        key = event_of_file(tracer.record_of(place.refs[0]).ledger, key) if key else ""
     return tracer.trace(text, place.refs[0], key)
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """An item's ledger, or why it is `held` or could not be read; all empty where there is none."""
+
+    ledger: Ledger | None = None
+    held: str = ""
+    unread: str = ""
 
 
 class _Tracer:
@@ -95,16 +106,21 @@ class _Tracer:
         self._now = time.time()
         self._uid = root.path.stat().st_uid
         self._deliveries = Deliveries(root)
+        self._is_log_unread = False
         self.unreadable: list[str] = []
         if isinstance(config, str):
             self.unreadable.append(f"the configuration: {config}")
         self.places = Places(root, Records(root, time.time, is_alone=False), self._config)
 
     def trace(self, asked: str, ref: str, key: str) -> Traced:
-        ledger, held, files = self._stored(ref, key)
+        record, files = self._stored(ref, key)
+        ledger = record.ledger
         events = self._events(ref, {*files, *([key] if key else [])})
         here = self._here(ref, events)
-        seen = Seen(ref, ledger, events, files, here, self._now, self._at, held)
+        seen = Seen(
+            *(ref, ledger, events, files, here, self._now, self._at, record.held, record.unread),
+            is_log_read=not self._is_log_unread,
+        )
         stage = stage_of_event(seen, key) if key else stage_of_item(seen)
         pending = {} if ledger is None or key else {one: stage_of_event(seen, one) for one in files}
         chosen = key or next((one for one in pending if pending[one].state == "running"), _latest(events, ref))
@@ -121,7 +137,7 @@ class _Tracer:
             timeline=_timeline(seen, key),
             output=self._output(seen, chosen) if chosen else None,
             unreadable=self.unreadable,
-            suggestions=() if stage.is_known else self._suggestions(ref, key, ledger),
+            suggestions=() if stage.is_known or record.unread else self._suggestions(ref, key, ledger),
         )
 
     def nothing(self, asked: str, address: Address | None) -> Traced:
@@ -132,30 +148,29 @@ class _Tracer:
         stage = Stage("not-seen", text, is_known=False)
         return Traced(asked, "", "", stage, unreadable=self.unreadable, suggestions=self._suggestions(asked, "", None))
 
-    def ledger_of(self, ref: str) -> tuple[Ledger | None, str]:
-        """The item's ledger, and why it is held. What cannot be read is noted."""
+    def record_of(self, ref: str) -> _Record:
+        """The item's ledger, or why there is none to read; that is noted."""
         try:
-            return Ledgers(self._root, lambda _: None, time.time, may_write=False).get(ref), ""
+            return _Record(Ledgers(self._root, lambda _: None, time.time, may_write=False).get(ref))
         except HeldItem as error:
-            return None, error.reason
+            return _Record(held=error.reason)
         except OSError as error:
             self._note(f"the record of '{ref}'", error)
-            return None, ""
+            return _Record(unread=explain(error))
 
     # --- files ---
 
-    def _stored(self, ref: str, key: str) -> tuple[Ledger | None, str, dict[str, Files]]:
-        """The ledger, why it is held, and the files of its pending events, as of one moment as far as possible."""
+    def _stored(self, ref: str, key: str) -> tuple[_Record, dict[str, Files]]:
+        """The record and the files of its pending events, as of one moment as far as possible."""
         tries = 0
         while True:
-            ledger, held = self.ledger_of(ref)
+            record = self.record_of(ref)
             tries += 1
-            pending = {} if ledger is None else dict(ledger.poll.pending)
-            named = {key} if key in pending else set()
-            names = [one for number, one in enumerate(pending) if number < _FILES_READ or one in named]
-            files = {one: self._files(ref, one, pending[one]) for one in names}
-            if tries == _TRIES or self.ledger_of(ref)[0] == ledger:
-                return ledger, held, files
+            pending = {} if record.ledger is None else record.ledger.poll.pending
+            names = {*islice(pending, _FILES_READ), key} & pending.keys()
+            files = {one: self._files(ref, one, entry) for one, entry in pending.items() if one in names}
+            if tries == _TRIES or self.record_of(ref) == record:
+                return record, files
 
     def _files(self, ref: str, key: str, entry: Pending) -> Files:
         stem = self._deliveries.stem(ref, key)
@@ -208,25 +223,32 @@ class _Tracer:
         """The events of the item, oldest first. What cannot be read is noted."""
         ids = {delivery_id(ref, key) for key in keys}
         journal: list[dict[str, Any]] = []
+        logged: list[dict[str, Any]] = []
+        log = self._root.logs / "events.jsonl"
         try:
             journal = list(read_journal_about(self._root.path, ref, ids))
         except OSError as error:
             self._note("the journal", error)
-        log = self._root.logs / "events.jsonl"
+            self._is_log_unread = True
         try:
             logged = list(read_log(log, ref))
-            if not logged and not journal and self._root.logs.is_dir():
-                log.stat()
+            if not (logged or journal or self._is_in_journal()) and self._root.heartbeat.exists():
+                log.stat()  # a poller ran, and wrote one of the two
         except FileNotFoundError:
-            logged = []
-            if self._root.heartbeat.exists():
-                self.unreadable.append("the event log: the journal shows none of it here, and there is no log file")
+            self._is_log_unread = True
+            self.unreadable.append("the event log: the journal shows none of it here, and there is no log file")
         except OSError as error:
             self._note("the event log", error)
-            logged = []
+            self._is_log_unread = True
         both = heapq.merge(journal, logged, key=lambda event: event["time"])
         mine = (event for event in both if any(_is_of(event.get(name), ref) for name in ("ref", "deliveryId")))
         return list({json.dumps(event, sort_keys=True): event for event in mine}.values())
+
+    def _is_in_journal(self) -> bool:
+        """True if there is an event of this root, of whatever item."""
+        with suppress(OSError):
+            return any(read_journal(self._root.path, None))
+        return False
 
     def _here(self, ref: str, events: Sequence[Mapping[str, Any]]) -> Here:
         sight = look(self._root.path, PIDFILE)
