@@ -106,7 +106,7 @@ def stage_of_item(seen: Seen) -> Stage:
         when = f", {at(ended)}" if ended else ""
         return Stage("ended", f"the item ended ({poll.reason or 'no reason kept'}){when}", poll.reason, since=ended)
     if poll.phase is Phase.WAITING:
-        reason = _reason(seen.events, "poll.waiting") or "it starts by the start word"
+        reason = poll.reason or _reason(seen.events, "poll.waiting") or "it starts by the start word"
         text = f"met, and does not start by itself: {reason}; an authorised person starts it by the start word"
         return Stage("waiting", text, reason)
     if poll.phase is Phase.STARTING:
@@ -176,45 +176,47 @@ def _pending(seen: Seen, ledger: Ledger, key: str, entry: Pending) -> Stage:
         case Standing.GAVE_UP:
             return _gave_up(seen, key)
         case Standing.HELD:
-            reason = _reason(seen.of(key), "poll.comment_held", "dispatch.uncertain")
+            reason = entry.reason or _reason(seen.of(key), "poll.comment_held", "dispatch.uncertain")
             text = f"held, its outcome is unknown{_because(reason)}; it is not offered again by itself"
             commands = tuple(_typed(verb, seen.ref, key) for verb in ("retry", "settle"))
             return Stage("held", text, reason, commands=commands)
         case Standing.REFUSED:
             return _rejected(seen, key, entry)
         case Standing.LATER:
-            reason = _reason(seen.of(key), "poll.deferred")
+            reason = entry.reason or _reason(seen.of(key), "poll.deferred")
             text = f"deferred by its receiver{_because(reason)}, {_next_try(seen, entry)}"
             return Stage("deferred", text, reason, until=entry.retry_at or None)
     ahead = next((one for one in _before(ledger, key) if one != key), "")
     if ahead:
         stage = stage_of_event(seen, ahead)
-        text = f"accepted, and its turn comes after {ahead} of the item: {stage.text}"
-        return Stage("waiting", text, f"behind {ahead}", until=stage.until, unit=stage.unit, commands=stage.commands)
+        text = f"{_accepted(seen, key)}, and its turn comes after {ahead} of the item: {stage.text}"
+        since = _last(seen.of(key), "poll.accepted")
+        return Stage("waiting", text, f"behind {ahead}", since, stage.until, stage.unit, stage.commands)
     return _first_in_line(seen, ledger, key, entry)
 
 
 def _first_in_line(seen: Seen, ledger: Ledger, key: str, entry: Pending) -> Stage:
+    accepted, since = _accepted(seen, key), _last(seen.of(key), "poll.accepted")
     if entry.state is Standing.UNCERTAIN:
-        reason = _reason(seen.of(key), "dispatch.uncertain")
+        reason = entry.reason or _reason(seen.of(key), "dispatch.uncertain")
         text = f"begun before, its outcome is unknown{_because(reason)}; it is offered again, marked as a redelivery"
         return Stage("unknown", text, reason)
     if entry.state is Standing.LOST:
-        return Stage("waiting", "accepted, its payload is not on this machine: it is read again with the next cycle")
+        return Stage("waiting", f"{accepted}, its payload is not on this machine: it is read again with the next cycle")
     if ledger.poll.phase is not Phase.ENDING and (pause := _pause(ledger, seen)):
-        return replace(pause, text=f"accepted; {pause.text}")
+        return replace(pause, text=f"{accepted}; {pause.text}")
     if not seen.here.is_running:
         why = "whether a poller is running is not known" if seen.here.is_running is None else "no poller is running"
-        return Stage("waiting", f"accepted; {why}, the next start hands it over", why)
+        return Stage("waiting", f"{accepted}; {why}, the next start hands it over", why)
     if seen.here.paused:
-        return Stage("waiting", f"accepted; all deliveries pause: {seen.here.paused}", seen.here.paused)
+        return Stage("waiting", f"{accepted}; all deliveries pause: {seen.here.paused}", seen.here.paused)
     if entry.state is Standing.RELEASED and key == ledger.spawn_key:
-        return Stage("waiting", "accepted, not begun: it is built from its thread again with the next cycle")
-    return Stage("waiting", "accepted, and handed over as soon as a slot is free", "all slots are taken")
+        return Stage("waiting", f"{accepted}, not begun: it is built from its thread again with the next cycle")
+    return Stage("waiting", f"{accepted}, and handed over as soon as a slot is free", since=since)
 
 
 def _rejected(seen: Seen, key: str, entry: Pending) -> Stage:
-    reason = _reason(seen.of(key), *_REJECTED)
+    reason = entry.reason or _reason(seen.of(key), *_REJECTED)
     limit = f" of {seen.here.max_retries}" if seen.here.max_retries else ""
     text = f"rejected, attempt {entry.attempt - 1}{limit}{_because(reason)}; {_next_try(seen, entry)}"
     return Stage("refused", text, reason, until=entry.retry_at or None)
@@ -402,6 +404,11 @@ def _are(names: Sequence[str]) -> str:
 
 def _typed(verb: str, *words: str) -> str:
     return f"the-loop ledger {verb} {shlex.join(words)}"
+
+
+def _accepted(seen: Seen, key: str) -> str:
+    moment = _last(seen.of(key), "poll.accepted")
+    return f"accepted {seen.at(moment)}" if moment else "accepted"
 
 
 def _because(reason: str) -> str:

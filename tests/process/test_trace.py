@@ -123,6 +123,7 @@ def test_address_when_a_comment_lives_then_tells_each_stage_of_it(page: Page) ->
     page.wake()
     waiting = page.wait_for("waiting", second)
     assert waiting["reason"] == f"behind {first}"
+    assert waiting["since"] is not None
     assert f"its turn comes after {first} of the item: running since " in waiting["summary"]
     assert [one["state"] for one in page.trace()["pending"]] == ["running", "waiting"]
 

@@ -140,6 +140,16 @@ def test_event_when_behind_another_then_that_is_named_with_where_it_is() -> None
     assert (found.state, found.reason, found.commands) == ("waiting", "behind comment:8", ("look",))
 
 
+def test_event_when_accepted_then_it_says_when() -> None:
+    found = stage(queued(), told("poll.accepted"))
+
+    assert (found.text, found.since) == ("accepted T-10, and handed over as soon as a slot is free", NOW - 10)
+
+
+def test_event_when_its_record_has_the_reason_then_the_event_log_is_not_needed() -> None:
+    assert stage(queued(Standing.LATER, retry_at=NOW + 9, reason="busy")).reason == "busy"
+
+
 def test_event_when_behind_a_given_up_one_then_it_is_first_in_line() -> None:
     both = ledger(queue={"comment:8": pending("comment:8", Standing.GAVE_UP), KEY: pending(KEY)})
 
