@@ -71,3 +71,22 @@ def test_socket_when_the_service_was_killed_then_the_next_start_serves(loop: Sys
 
     assert loop.poll("wake", "inbox").returncode == 0
     loop.wait_until_settled([f"{REF}/spawn:1"])
+
+
+def test_trace_when_root_asks_about_the_system_service_then_it_is_told_as_to_its_user(loop: SystemInstall) -> None:
+    loop.sink.behave(("*", {"gate": loop.gate("go")}))
+    loop.systemctl("start")
+    loop.item("a")
+    loop.wait(loop.sink.ids, "a delivery that runs")
+
+    for user in (None, "the-loop"):
+        done = loop.the_loop("trace", "directory:inbox/a/spawn:1", "--json", user=user)
+        found = json.loads(done.stdout)
+        (unit,) = [one for one in loop.deliveries() if one.startswith("theloop-")]
+        assert (found["state"], found["unit"], found["unreadable"]) == ("running", unit, [])
+        assert f"in {unit}, active (running)" in found["summary"]
+        assert "session.started" in [event["event"] for event in found["timeline"]]
+        if user is None:
+            assert unit in loop.root_does(found["commands"][0]).stdout
+    loop.sink.open_gate("go")
+    loop.wait_until_settled(["directory:inbox/a/spawn:1"])
