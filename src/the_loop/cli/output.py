@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import io
 import sys
-import time
 from typing import Final
 
-from the_loop.core.model import printable, span
+from the_loop.core.model import printable
 
 _OURS: Final = ("\n", "\t")
 
@@ -50,20 +49,3 @@ def _protected(stream: object) -> PlainText:
         line_buffering=stream.line_buffering,
         write_through=stream.write_through,
     )
-
-
-def moment(epoch_s: float, now: float) -> str:
-    """A time of day here, with the date if it is not today's, and how long ago or ahead it is: for people."""
-    return f"{clock(epoch_s, now)} ({age(epoch_s, now)})"
-
-
-def clock(epoch_s: float, now: float) -> str:
-    """The local time, `12:00:05`; on another day than `now` with the date before it."""
-    at = time.localtime(epoch_s)
-    is_today = at[:3] == time.localtime(now)[:3]
-    return time.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S", at)
-
-
-def age(epoch_s: float, now: float) -> str:
-    """`45 s ago`, `in 12 min`; times are epoch seconds."""
-    return f"{span(now - epoch_s)} ago" if epoch_s <= now else f"in {span(epoch_s - now)}"

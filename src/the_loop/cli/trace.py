@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import json
-import textwrap
+import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from the_loop.cli import output
 from the_loop.cli.common import Options, must_exist, with_options
-from the_loop.core.model import LoopError, delivery_id, epoch, explain, printable, timestamp
+from the_loop.cli.page import Line, put, relative, when
+from the_loop.core.model import LoopError, delivery_id, epoch, explain, timestamp
 
 if TYPE_CHECKING:
     from the_loop.config import Config
     from the_loop.stages import Stage
-    from the_loop.trace import Traced
+    from the_loop.trace import Output, Traced
 
-_WIDTH: Final = 80
 _SHOWN: Final = 100  # lines of the timeline
 _LINE_LIMIT: Final = 400  # characters of one line of output
+_STYLES: Final = {
+    **dict.fromkeys(("running", "delivered", "live", "applied", "carried", "settled"), "good"),
+    **dict.fromkeys(("held", "gave-up", "unread"), "bad"),
+    **dict.fromkeys(("not-seen", "ended", "item-ended", "dropped", "withdrawn"), "dim"),
+}
 
 
 @click.command("trace")
@@ -36,24 +40,24 @@ def command(options: Options, *, what: str, as_json: bool) -> None:
     Exit code 1 if nothing is known about it, or if it cannot be read.
 
     \b
-    Examples:
-      the-loop trace github:octo/repo#15
-      the-loop trace 'https://github.com/octo/repo/issues/15#issuecomment-9'
-      the-loop trace ~/inbox/squeaky-door/02-hinges.md
+    the-loop trace github:octo/repo#15
+    the-loop trace 'https://github.com/octo/repo/issues/15#issuecomment-9'
+    the-loop trace ~/inbox/squeaky-door/02-hinges.md
     """
     from the_loop.trace import trace
 
     root = options.root()
     must_exist(root)
     now = time.time()
+    at = timestamp if as_json else lambda moment: when(timestamp(moment), now)
     try:
-        found = trace(root, what, _configuration(options), timestamp if as_json else lambda at: output.moment(at, now))
+        found = trace(root, what, _configuration(options), at)
     except OSError as error:
         raise LoopError(f"cannot read '{root.path}': {explain(error)}") from error
     if as_json:
-        print(json.dumps(_in_json(found)))
+        print(json.dumps(_in_json(found, options.typed)))
     else:
-        print("\n".join(printable(options.typed(line)) for line in _in_words(found, now)))
+        put(_page(found, options.typed, now))
     click.get_current_context().exit(0 if found.stage.is_known else 1)
 
 
@@ -67,7 +71,7 @@ def _configuration(options: Options) -> Config | str:
         return error.summary
 
 
-def _in_json(found: Traced) -> dict[str, Any]:
+def _in_json(found: Traced, typed: Callable[[str], str]) -> dict[str, Any]:
     ledger, key = found.ledger, found.key
     item = None
     if ledger is not None:
@@ -80,12 +84,13 @@ def _in_json(found: Traced) -> dict[str, Any]:
         "ref": found.ref or None,
         "deliveryId": delivery_id(found.ref, key) if key else None,
         "known": found.stage.is_known,
-        **_stage_in_json(found.stage),
+        **_stage_in_json(found.stage, typed),
         "author": found.author or None,
         "url": found.url or None,
         "item": item,
         "pending": [
-            {"deliveryId": delivery_id(found.ref, one), **_stage_in_json(stage)} for one, stage in found.pending.items()
+            {"deliveryId": delivery_id(found.ref, one), **_stage_in_json(stage, typed)}
+            for one, stage in found.pending.items()
         ],
         "timeline": list(found.timeline),
         "output": None if shown is None else {"place": shown.place, "shared": shown.is_shared, "lines": shown.lines},
@@ -94,7 +99,7 @@ def _in_json(found: Traced) -> dict[str, Any]:
     }
 
 
-def _stage_in_json(stage: Stage) -> dict[str, Any]:
+def _stage_in_json(stage: Stage, typed: Callable[[str], str]) -> dict[str, Any]:
     return {
         "state": stage.state,
         "summary": stage.text,
@@ -102,79 +107,59 @@ def _stage_in_json(stage: Stage) -> dict[str, Any]:
         "since": None if stage.since is None else timestamp(stage.since),
         "until": None if stage.until is None else timestamp(stage.until),
         "unit": stage.unit or None,
-        "commands": list(stage.commands),
+        "commands": [typed(f"`{one}`").strip("`") for one in stage.commands],
     }
 
 
-def _in_words(found: Traced, now: float) -> Iterator[str]:
-    yield delivery_id(found.ref, found.key) if found.key else found.ref or found.asked
+def _page(found: Traced, typed: Callable[[str], str], now: float) -> Iterator[Line]:
+    yield Line(head=delivery_id(found.ref, found.key) if found.key else found.ref or found.asked, style="bold")
     if found.ledger is not None and found.ledger.title:
-        yield from _wrapped(f"'{printable(found.ledger.title)}'", "  ")
-    about = [part for part in (found.url, found.author and f"by {found.author}") if part]
-    if about:
-        yield from _wrapped(", ".join(about), "  ")
-    yield from _stage_lines(found.stage, "")
-    for problem in found.unreadable:
-        yield from _wrapped(f"cannot read {problem}", "")
-    for number, one in enumerate(found.suggestions):
-        yield f"did you mean {one}" if number == 0 else f"          or {one}"
+        yield Line(f"  '{found.ledger.title}'")
+    if about := ", ".join(part for part in (found.url, found.author and f"by {found.author}") if part):
+        yield Line(f"  {about}")
+    yield from _stage_lines(found.stage, typed)
+    yield from (Line(problem, "cannot read ", "bad") for problem in found.unreadable)
+    yield from (Line(f"did you mean {one}", is_command=True) for one in found.suggestions)
     if found.pending:
-        yield from ("", "pending:")
+        yield from (Line(), Line("pending:"))
         for key, stage in found.pending.items():
-            yield f"  {key}"
-            yield from _stage_lines(stage, "    ")
+            yield Line(f"  {key}")
+            yield from _stage_lines(stage, typed, "    ")
     if found.timeline:
-        yield ""
+        yield Line()
         yield from _timeline_lines(found, now)
     if found.output is not None:
-        yield ""
-        yield from _output_lines(found)
+        yield Line()
+        yield from _output_lines(found.output)
 
 
-def _stage_lines(stage: Stage, indent: str) -> Iterator[str]:
-    yield from _wrapped(stage.text, indent)
-    yield from (f"{indent}  run `{one}`" for one in stage.commands)
+def _stage_lines(stage: Stage, typed: Callable[[str], str], indent: str = "") -> Iterator[Line]:
+    first, blank, rest = stage.text.partition(" ")
+    yield Line(blank + rest, indent + first, _STYLES.get(stage.state, "warn"))
+    yield from (Line(typed(f"{indent}  run `{one}`"), is_command=True) for one in stage.commands)
 
 
-def _timeline_lines(found: Traced, now: float) -> Iterator[str]:
+def _timeline_lines(found: Traced, now: float) -> Iterator[Line]:
     omitted = len(found.timeline) - _SHOWN
     if omitted > 0:
-        yield f"({omitted} earlier events, see `the-loop events`)"
+        yield Line(f"({omitted} earlier ones, see `the-loop events --ref {shlex.quote(found.ref)}`)", is_command=True)
     day = ""
     for event in found.timeline[-_SHOWN:]:
         at = epoch(event["time"]) or 0.0
-        today = time.strftime("%Y-%m-%d", time.localtime(at))
+        today, clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)).split()
         if today != day:
             day = today
-            yield f"{day} ({output.age(at, now)})"
-        clock = time.strftime("%H:%M:%S", time.localtime(at))
-        yield from _wrapped(f"{clock}  {_told(event, found.ref)}", "  ", hanging=10)
+            yield Line(f"{day} ({relative(at, now)})")
+        yield Line(f"  {clock}  {_told(event, found.ref)}", hang=10)
 
 
 def _told(event: Mapping[str, Any], ref: str) -> str:
     """An event in one sentence; the ref, which stands above, is left out of delivery ids."""
-    name, message = event["event"], str(event.get("message", ""))
-    short = message.replace(f"{ref}/", "")
-    return f"{name}: {short}" if name else short
+    name, message = event["event"], str(event.get("message", "")).replace(f"{ref}/", "")
+    return f"{name}: {message}" if name else message
 
 
-def _output_lines(found: Traced) -> Iterator[str]:
-    shown = found.output
-    if shown is None:
-        return
+def _output_lines(shown: Output) -> Iterator[Line]:
     shared = ", which all deliveries write to" if shown.is_shared else ""
-    yield from _wrapped(f"the end of the output, from {shown.place}{shared}:", "")
-    yield from (f"  | {printable(line.expandtabs())[:_LINE_LIMIT]}" for line in shown.lines)
-
-
-def _wrapped(text: str, indent: str, hanging: int = 2) -> Sequence[str]:
-    """`text` in lines of at most 80 columns, where its words allow that."""
-    after = indent + " " * hanging
-    return textwrap.wrap(
-        printable(text),
-        _WIDTH,
-        initial_indent=indent,
-        subsequent_indent=after,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    yield Line(f"the end of the output, from {shown.place}{shared}:")
+    yield from (Line(f"  | {line.expandtabs()[:_LINE_LIMIT]}", is_command=True) for line in shown.lines)
