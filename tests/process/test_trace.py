@@ -139,7 +139,7 @@ def test_address_when_a_comment_lives_then_tells_each_stage_of_it(page: Page) ->
     assert is_soon(deferred["until"])
     assert "deferred by its receiver" in deferred["summary"]
     held = answered(page, {"die": 15}, "held")
-    assert [one.split()[2] for one in held["commands"]] == ["retry", "settle"]
+    assert [one.split(" ledger ")[1].split()[0] for one in held["commands"]] == ["retry", "settle"]
 
     assert poller.stop() == 0
     assert page.trace(first)["state"] == "delivered"
