@@ -198,6 +198,15 @@ def test_heartbeat_when_it_is_of_a_version_without_counters_then_the_rest_is_sho
     assert value(text, "the_loop_deliveries_running") is None
 
 
+def test_counters_when_the_heartbeat_lacks_them_then_they_are_missing_and_not_0() -> None:
+    counters = changed(BEAT["counters"], sources={"inbox": {"errors": 1}}, deliveries=None)
+
+    names = {name for name, _ in samples(text_of(changed(BEAT, counters=counters)))}
+
+    assert names & {"the_loop_cycles_total", "the_loop_deliveries_total"} == set()
+    assert "the_loop_cycle_errors_total" in names
+
+
 @pytest.mark.parametrize(("authors", "count"), [([], 2), ([{"login": "a"}], 3), (None, 3)])
 def test_attention_when_authors_changed_or_cannot_be_read_then_counts_that_as_check_does(
     authors: list[Any] | None, count: int

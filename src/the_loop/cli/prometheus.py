@@ -47,6 +47,13 @@ METRICS: Final[Mapping[str, tuple[str, str]]] = {
     "the_loop_attention": ("gauge", "What a person should look at, as `poll status --check` decides."),
 }
 _OUTCOMES: Final = [verdict for verdict in Verdict if verdict is not Verdict.NEVER_BEGUN]
+_OF_SOURCE: Final = {
+    "the_loop_cycle_seconds_total": "cycleSeconds",
+    "the_loop_cycle_errors_total": "errors",
+    "the_loop_requests_total": "requests",
+    "the_loop_rate_limit_points": "pointsLimit",
+    "the_loop_rate_limit_points_left": "pointsLeft",
+}
 _WAITS: Final = {"created": "the_loop_delivery_latency_seconds", "accepted": "the_loop_delivery_queue_seconds"}
 _READABLE: Final = 0o644  # by the exporter, which is another user
 
@@ -106,15 +113,8 @@ def _add_source(page: _Page, source: Mapping[str, Any]) -> None:
 
 def _add_counters(page: _Page, counters: Mapping[str, Any]) -> None:
     for name, counts in mapping(counters.get("sources")).items():
-        counts = mapping(counts)  # noqa: PLW2901 (the same, checked)
-        for result in ("good", "failed", "interrupted"):
-            page.add("the_loop_cycles_total", mapping(counts.get("cycles")).get(result, 0), source=name, result=result)
-        page.add("the_loop_cycle_seconds_total", counts.get("cycleSeconds"), source=name)
-        page.add("the_loop_cycle_errors_total", counts.get("errors"), source=name)
-        page.add("the_loop_requests_total", counts.get("requests"), source=name)
-        page.add("the_loop_rate_limit_points", counts.get("pointsLimit"), source=name)
-        page.add("the_loop_rate_limit_points_left", counts.get("pointsLeft"), source=name)
-        for kind in Kind:  # a series that starts with its first failure hides that from `increase()`
+        _add_counts(page, name, mapping(counts))
+        for kind in Kind if isinstance(counters.get("deliveries"), list) else ():
             for outcome in _OUTCOMES:
                 page.add("the_loop_deliveries_total", 0, source=name, kind=kind, outcome=outcome)
     for one in mappings(counters.get("deliveries")):
@@ -123,6 +123,15 @@ def _add_counters(page: _Page, counters: Mapping[str, Any]) -> None:
     for one in mappings(counters.get("waits")):
         if (metric := _WAITS.get(str(one.get("since")))) is not None:
             _add_histogram(page, metric, one, counters.get("limits"))
+
+
+def _add_counts(page: _Page, source: str, counts: Mapping[str, Any]) -> None:
+    """What did not happen yet is 0: a series that begins with its first failure hides that from `increase()`."""
+    if isinstance(cycles := counts.get("cycles"), dict):
+        for result in ("good", "failed", "interrupted"):
+            page.add("the_loop_cycles_total", cycles.get(result, 0), source=source, result=result)
+    for name, key in _OF_SOURCE.items():
+        page.add(name, counts.get(key), source=source)
 
 
 def _add_histogram(page: _Page, name: str, waits: Mapping[str, Any], limits: Any) -> None:
