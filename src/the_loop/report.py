@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from the_loop.shapes import histogram, mapping, mappings, number
 
 Event = Mapping[str, Any]
 
+_LIMITS_S: Final = (10, 60, 300, 900, 1800, 3600, 7200, 14_400, 86_400)  # of the time until a delivery is over
 _MOST_BARS: Final = 48
 _WIDTHS_S: Final = (60, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400)  # then doubled
 
@@ -35,6 +37,7 @@ _RESULTS: Final[Mapping[str, Result]] = {
     "poll.spawn_failed": Result.REJECTED,
     "poll.comment_failed": Result.REJECTED,
     "dispatch.uncertain": Result.UNKNOWN,
+    "poll.comment_held": Result.UNKNOWN,
 }
 
 
@@ -48,7 +51,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """How long events of one kind waited for their first hand-over, since the poller's start.
+    """How long it took with events of one kind.
 
     `counts` are per bucket; `limits` are their upper limits in seconds, of all but the last.
     """
@@ -92,7 +95,8 @@ class Report:
     gave_up: int
     items: Sequence[ItemStory]  # those that need a person first, then the one with the newest event
     others: Sequence[Event]  # of no item
-    waits: Sequence[Wait]
+    deliveries: Sequence[Wait]  # from acceptance to delivery, in the span
+    waits: Sequence[Wait]  # until the first hand-over, since the poller's start
     sources: Sequence[Mapping[str, Any]] | None
     attention: Sequence[Mapping[str, Any]] | None
     running: int | None
@@ -119,6 +123,7 @@ def report_of(
         gave_up=sum(event.get("willRetry") is False for event in told),
         items=_items(told, {str(one.get("ref")) for one in attention or ()}),
         others=[event for event in told if not _item_of(event) and _is_news(event)],
+        deliveries=_deliveries(told),
         waits=_waits(beat),
         sources=mappings(beat["sources"]) if "writtenAt" in beat else None,
         attention=attention,
@@ -190,6 +195,21 @@ def _is_news(event: Event) -> bool:
 def _running(beat: Mapping[str, Any]) -> int | None:
     running = number(mapping(beat.get("counters")).get("running"))
     return None if running is None else int(running)
+
+
+def _deliveries(events: Iterable[Event]) -> list[Wait]:
+    """The time from acceptance to delivery, of events of which both were told."""
+    accepted: dict[str, datetime] = {}
+    counts: dict[tuple[str, str], list[int]] = {}
+    for event in events:
+        delivery = str(event.get("deliveryId"))
+        if event["event"] == "poll.accepted":
+            accepted.setdefault(delivery, moment_of(event))
+        elif result_of(event) is Result.DELIVERED and (begun := accepted.pop(delivery, None)) is not None:
+            place = (str(event.get("source", "")), str(event.get("kind")))
+            found = counts.setdefault(place, [0] * (len(_LIMITS_S) + 1))
+            found[bisect_left(_LIMITS_S, (moment_of(event) - begun).total_seconds())] += 1
+    return [Wait("accepted", source, kind, _LIMITS_S, found) for (source, kind), found in sorted(counts.items())]
 
 
 def _waits(beat: Mapping[str, Any]) -> list[Wait]:

@@ -7,7 +7,7 @@ written out.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Final
 
@@ -202,18 +202,20 @@ class _View:
     # --- latencies ---
 
     def waits(self) -> Html:
-        waits = self._report.waits
-        if not waits:
+        report = self._report
+        if not report.deliveries and not report.waits:
             inner = element("p", "No event was handed over, as far as is known.", class_="soft")
-            return _section("waits", "Waiting", inner)
-        start = self.ago(self._report.beat.get("since"))
-        parts = [element("p", "Since the start of the poller, ", start, ".", class_="soft")]
+            return _section("waits", "Latency", inner)
+        parts = [_table("From acceptance to delivery", list(self._wait_rows(report.deliveries)))]
+        if report.waits:
+            start = self.ago(report.beat.get("since"))
+            parts.append(element("p", "Since the start of the poller, ", start, ":", class_="soft"))
         for since, title in _SINCE.items():
-            if chosen := [wait for wait in waits if wait.since == since]:
+            if chosen := [wait for wait in report.waits if wait.since == since]:
                 parts.append(_table(title, list(self._wait_rows(chosen))))
-        return _section("waits", "Waiting", *parts)
+        return _section("waits", "Latency", *(parts if report.deliveries else parts[1:]))
 
-    def _wait_rows(self, waits: list[Wait]) -> Iterator[tuple[str, ...]]:
+    def _wait_rows(self, waits: Sequence[Wait]) -> Iterator[tuple[str, ...]]:
         yield "events", "number", "half within", "95 % within", "spread"
         for wait in waits:
             times = (_within(wait, 0.5), _within(wait, 0.95))

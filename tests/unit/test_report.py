@@ -154,11 +154,12 @@ def test_counts_when_events_are_told_then_are_of_deliveries_by_what_became_of_th
         rejected(),
         rejected(will_retry=False),
         event("dispatch.uncertain", ref="fake:1", key="comment:1", reason="killed"),
-        event("poll.comment_held", ref="fake:1", key="comment:1", reason="killed"),
+        event("poll.comment_held", ref="fake:1", key="comment:1", reason="killed again"),
+        event("poll.deferred", ref="fake:1", key="comment:1", reason="exit status 75"),
         event("poll.cycle", delivered=3),
     )
 
-    assert found.counts == {Became.DELIVERED: 3, Became.REJECTED: 2, Became.UNKNOWN: 1}
+    assert found.counts == {Became.DELIVERED: 3, Became.REJECTED: 2, Became.UNKNOWN: 2, Became.DEFERRED: 1}
     assert found.gave_up == 1
     assert sum((bar.counts for bar in found.bars), Counter()) == found.counts
 
@@ -225,6 +226,22 @@ def test_waits_when_asked_for_a_share_then_tell_the_limit_of_its_bucket(
     wait = Wait("created", "work", "comment", [1, 60], counts)
 
     assert (wait.within_s(0.5), wait.within_s(0.95)) == (half, most)
+
+
+def test_deliveries_when_acceptance_and_delivery_are_told_then_tell_how_long_that_took() -> None:
+    events = [
+        event("poll.accepted", 60, ref="fake:1", key="comment:1", kind="comment", source="work"),
+        event("poll.accepted", 60, ref="fake:1", key="comment:1", kind="comment", source="work"),
+        rejected("fake:1", 59),
+        event("poll.comment_forwarded", 58, ref="fake:1", key="comment:1", kind="comment", source="work"),
+        event("poll.comment_forwarded", 30, ref="fake:1", key="comment:2", kind="comment", source="work"),
+        event("poll.accepted", 20, ref="fake:1", key="comment:3", kind="comment", source="work"),
+    ]
+    (found,) = report(*events).deliveries
+
+    assert (found.source, found.kind, found.number) == ("work", "comment", 1)
+    assert found.within_s(0.5) == 300  # two minutes are more than one, and not more than five
+    assert "comment of work" in read(shown(report(*events))).said("td")
 
 
 # --- the page ---
