@@ -143,7 +143,7 @@ class _View:
         if attention is None:
             inner = element("p", "Unknown: the poller's last report could not be read.", class_="doubt")
         elif not attention:
-            inner = element("p", "Nothing, as far as the poller knows.", class_="good")
+            inner = element("p", "Nothing, as of the last report.", class_="good")
         else:
             inner = element("ul", *map(self._need, attention), class_="needs cards")
         return _section("needs", "Needs a person", inner)

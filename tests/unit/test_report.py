@@ -363,7 +363,7 @@ def test_page_when_the_heartbeat_is_of_an_earlier_run_then_what_runs_is_unknown(
 def test_page_when_nothing_happened_then_says_so() -> None:
     found = read(shown(report(beat={**BEAT, "attention": [], "counters": {}})))
 
-    for words in ("None in this time.", "No event was handed over", "No events of items.", "Nothing, as far as"):
+    for words in ("None in this time.", "No event was handed over", "No events of items.", "Nothing, as of"):
         assert words in found.words
 
 
@@ -451,6 +451,24 @@ def test_report_when_it_tells_a_command_then_that_is_about_this_state_root(root:
     root.heartbeat.write_bytes(to_json_bytes({**BEAT, "attention": attention}))
 
     assert f"the-loop --state-root {root.path} ledger retry fake:1" in read(run(root).stdout).said("code")
+
+
+@pytest.mark.parametrize(("by_hand", "verb"), [(False, "accept"), (True, "reject")])
+def test_report_when_an_account_changed_then_that_needs_a_person_too(root: StateRoot, by_hand: bool, verb: str) -> None:
+    write_log(root, 1)
+    root.heartbeat.write_bytes(to_json_bytes(BEAT))
+    waiting = {"7": {"since": "2026-01-31T11:00:00.000Z", "refs": ["fake:1"]}}
+    pinned = {"id": 1, "since": "2026-01-01T00:00:00.000Z", "sources": ["work"], "byHand": by_hand}
+    logins = {"octocat": {**pinned, "waiting": waiting, "rejected": []}}
+    tree = {"schema": 1, "hosts": {"api.github.com": {"logins": logins, "reread": []}}}
+    root.authors.write_bytes(to_json_bytes(tree))
+
+    text = run(root).stdout
+
+    assert tiles(text)["need a person"] == "3"
+    assert f"the-loop --state-root {root.path} authors {verb} octocat" in read(text).said("code")
+    root.authors.write_bytes(b"damaged")
+    assert "accounts of authors cannot be read" in read(run(root).stdout).words
 
 
 def test_report_when_there_is_no_event_log_then_1_and_no_page(root: StateRoot) -> None:

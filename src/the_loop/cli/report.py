@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import click
 
+from the_loop.authors import AuthorsUnusable, read_authors, waiting_authors
 from the_loop.cli.common import Options, with_options
 from the_loop.cli.events import parse_moment, read_events
 from the_loop.core.model import LoopError, explain
@@ -58,7 +60,8 @@ def _page_of(options: Options, root: StateRoot, after: datetime, until: datetime
         problem = f"cannot read the events and the state of '{root.path}': {explain(error)}"
         raise LoopError(problem, "name the right one with --state-root DIR") from error
     beat = read_heartbeat(root)
-    beat = {**beat, "attention": [_typed(options, one) for one in beat["attention"]]} if "attention" in beat else beat
+    if "attention" in beat:
+        beat["attention"] = [_typed(options, one) for one in [*beat["attention"], *_changed_authors(root)]]
     sight = look(root.path, PIDFILE)
     holder = sight.holder
     is_current = holder is not None and (beat.get("pid"), beat.get("starttime")) == (holder.pid, holder.starttime)
@@ -72,6 +75,24 @@ def _check_heartbeat(root: StateRoot) -> None:
         root.heartbeat.open("rb").close()
     except FileNotFoundError:
         return
+
+
+def _changed_authors(root: StateRoot) -> list[dict[str, Any]]:
+    """What a person should look at beside the heartbeat's `attention`, as `poll status --check` decides."""
+    try:
+        waiting = waiting_authors(read_authors(root.authors))
+    except AuthorsUnusable as error:
+        return [{"state": "accounts of authors cannot be read", "reason": str(error)}]
+    return [
+        {
+            "ref": one.login,
+            "state": "account changed",
+            "since": one.since,
+            "reason": f"it is account {one.id} on {one.host}, and was {one.pinned}; accept or reject it",
+            "command": f"the-loop authors {'reject' if one.is_pinned_by_hand else 'accept'} {shlex.quote(one.login)}",
+        }
+        for one in waiting
+    ]
 
 
 def _typed(options: Options, one: Any) -> Any:
