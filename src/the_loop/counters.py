@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from the_loop import __version__
 from the_loop.core.ledger import Pending
 from the_loop.core.model import Event, Kind, Verdict, delivery_id, epoch
 from the_loop.sources.base import Metered, Source, Usage
@@ -112,7 +111,6 @@ class Counters:
             if (usage := _usage_of(source)) is not None:
                 counts.note_usage(usage)
         return {
-            "version": __version__,
             "sources": {name: self._sources[name].to_json() for name in names},
             "deliveries": [
                 {"source": source, "kind": str(kind), "outcome": str(verdict), "count": count}

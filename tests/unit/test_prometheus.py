@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from the_loop import __version__
 from the_loop.cli import cli, prometheus
 from the_loop.cli import status as status_module
 from the_loop.counters import Counters
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 BEAT: dict[str, Any] = {
     "writtenAt": "2026-01-31T12:00:10.000Z",
     "since": "2026-01-31T12:00:00.000Z",
+    "version": "0.0.9",
     "pid": 11,
     "starttime": 22,
     "pending": 3,
@@ -52,7 +54,6 @@ BEAT: dict[str, Any] = {
         }
     ],
     "counters": {
-        "version": "0.0.9",
         "running": 1,
         "sources": {
             "inbox": {
@@ -138,8 +139,8 @@ def test_names_when_listed_then_keep_to_the_rules_for_suffixes_and_units() -> No
 
 def test_labels_when_they_hold_anything_then_are_one_value_of_one_line() -> None:
     source = {**BEAT["sources"][0], "name": HOSTILE}
-    counters = {**BEAT["counters"], "sources": {HOSTILE: {"errors": 3}}, "version": HOSTILE}
-    text = text_of(changed(BEAT, sources=[source], counters=counters), root=f"/r/{HOSTILE}")
+    counters = {**BEAT["counters"], "sources": {HOSTILE: {"errors": 3}}}
+    text = text_of(changed(BEAT, sources=[source], counters=counters, version=HOSTILE), root=f"/r/{HOSTILE}")
 
     list(strictly(as_openmetrics(text)))
     shown = 'a"b\\c\\x0ad{e="f"}\\x1b[31m\ufffd # EOF'
@@ -189,6 +190,11 @@ def test_heartbeat_when_it_is_of_an_earlier_run_then_only_what_is_still_true_is_
         "the_loop_heartbeat_timestamp_seconds",
         "the_loop_last_good_cycle_timestamp_seconds",
     }
+
+
+@pytest.mark.parametrize(("seen", "version"), [(sight(), "0.0.9"), (sight(Probe.FREE), __version__)])
+def test_version_is_that_of_the_running_poller_or_else_of_the_command(seen: Any, version: str) -> None:
+    assert value(text_of(BEAT, seen), "the_loop_info", version=version) == 1
 
 
 def test_heartbeat_when_it_is_of_a_version_without_counters_then_the_rest_is_shown() -> None:

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from click.testing import CliRunner, Result
 
-from the_loop.cli import cli
-from the_loop.cli import report as command
+from the_loop.cli import cli, status
 from the_loop.core.model import Note, timestamp
 from the_loop.durable import to_json_bytes
 from the_loop.eventlog import JsonLog, compose
@@ -437,7 +436,7 @@ def test_report_when_the_poller_runs_then_says_so_and_what_runs(
 ) -> None:
     write_log(root, 1)
     root.heartbeat.write_bytes(to_json_bytes({**BEAT, "pid": 11, "starttime": 22, "writtenAt": timestamp(time.time())}))
-    monkeypatch.setattr(command, "look", lambda *_: Sight(Probe.HELD, Identity(11, 22)))
+    monkeypatch.setattr(status, "look", lambda *_: Sight(Probe.HELD, Identity(11, 22)))
 
     text = run(root).stdout
 

@@ -79,7 +79,7 @@ def exposition(sight: Sight, beat: Mapping[str, Any], report: Mapping[str, Any])
     holder = sight.holder
     is_of_holder = holder is not None and (beat.get("pid"), beat.get("starttime")) == (holder.pid, holder.starttime)
     counters = mapping(beat.get("counters")) if is_of_holder else {}
-    page.add("the_loop_info", 1, version=counters.get("version", __version__))
+    page.add("the_loop_info", 1, version=beat.get("version") if is_of_holder else __version__)
     page.add("the_loop_up", {Probe.HELD: 1, Probe.FREE: 0}.get(sight.probe))
     page.add("the_loop_heartbeat_timestamp_seconds", epoch(beat.get("writtenAt")))
     for source in mappings(beat.get("sources")):

@@ -10,17 +10,17 @@ from typing import Any
 
 import click
 
-from the_loop.authors import AuthorsUnusable, read_authors, waiting_authors
+from the_loop.authors import AuthorsUnusable, Waiting, read_authors, waiting_authors
 from the_loop.cli.common import Options, with_options
 from the_loop.cli.events import parse_moment, read_events
+from the_loop.cli.status import see
 from the_loop.core.model import LoopError, explain
 from the_loop.durable import replace_file
 from the_loop.eventlog import Wanted, matches
-from the_loop.heartbeat import read_heartbeat
-from the_loop.lock import Probe, Sight, look
+from the_loop.lock import Probe, Sight
 from the_loop.report import report_of
 from the_loop.report_page import page
-from the_loop.state import PIDFILE, StateRoot
+from the_loop.state import StateRoot
 
 _PRIVATE = 0o600
 
@@ -59,14 +59,14 @@ def _page_of(options: Options, root: StateRoot, after: datetime, until: datetime
     except OSError as error:
         problem = f"cannot read the events and the state of '{root.path}': {explain(error)}"
         raise LoopError(problem, "name the right one with --state-root DIR") from error
-    beat = read_heartbeat(root)
+    seen = see(root, options.typed, asks_manager=False)
+    beat = dict(seen.beat)
     if "attention" in beat:
-        beat["attention"] = [_typed(options, one) for one in [*beat["attention"], *_changed_authors(root)]]
-    sight = look(root.path, PIDFILE)
-    holder = sight.holder
+        beat["attention"] = [*beat["attention"], *_changed_authors(options, root)]
+    holder = seen.sight.holder
     is_current = holder is not None and (beat.get("pid"), beat.get("starttime")) == (holder.pid, holder.starttime)
     report = report_of(told, beat, after.astimezone(), until, is_current=is_current)
-    return page(report, state_root=str(root.path), state=_state(sight))
+    return page(report, state_root=str(root.path), state=_state(seen.sight))
 
 
 def _check_heartbeat(root: StateRoot) -> None:
@@ -77,29 +77,24 @@ def _check_heartbeat(root: StateRoot) -> None:
         return
 
 
-def _changed_authors(root: StateRoot) -> list[dict[str, Any]]:
+def _changed_authors(options: Options, root: StateRoot) -> list[dict[str, Any]]:
     """What a person should look at beside the heartbeat's `attention`, as `poll status --check` decides."""
     try:
         waiting = waiting_authors(read_authors(root.authors))
     except AuthorsUnusable as error:
         return [{"state": "accounts of authors cannot be read", "reason": str(error)}]
-    return [
-        {
-            "ref": one.login,
-            "state": "account changed",
-            "since": one.since,
-            "reason": f"it is account {one.id} on {one.host}, and was {one.pinned}; accept or reject it",
-            "command": f"the-loop authors {'reject' if one.is_pinned_by_hand else 'accept'} {shlex.quote(one.login)}",
-        }
-        for one in waiting
-    ]
+    return [_decision(options, one) for one in waiting]
 
 
-def _typed(options: Options, one: Any) -> Any:
-    """The same with the options of this call in its command, which is about this state root wherever it is typed."""
-    if not isinstance(one, dict) or not isinstance(command := one.get("command"), str):
-        return one
-    return {**one, "command": options.typed(f"`{command}`").strip("`")}
+def _decision(options: Options, one: Waiting) -> dict[str, Any]:
+    verb = "reject" if one.is_pinned_by_hand else "accept"
+    return {
+        "ref": one.login,
+        "state": "account changed",
+        "since": one.since,
+        "reason": f"it is account {one.id} on {one.host}, and was {one.pinned}; accept or reject it",
+        "command": options.typed(f"`the-loop authors {verb} {shlex.quote(one.login)}`").strip("`"),
+    }
 
 
 def _state(sight: Sight) -> str:
