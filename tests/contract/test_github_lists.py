@@ -218,7 +218,7 @@ def write(github: FakeGitHub, number: int, kind: Kind) -> Any:
 
 
 class TestLabel:
-    @pytest.mark.parametrize("label", ["auot", "good first/issue?", "étiquette"])
+    @pytest.mark.parametrize("label", ["atuo", "good first/issue?", "étiquette"])
     @in_real_loop
     async def test_label_when_it_does_not_exist_then_is_named(self, tmp_path: Path, label: str) -> None:
         world = scene(tmp_path, section={"label": label})

@@ -14,8 +14,7 @@ import click
 
 from the_loop.cli.common import Options, must_exist, with_options
 from the_loop.cli.deciding import decide
-from the_loop.cli.output import age
-from the_loop.cli.page import Line, put, width
+from the_loop.cli.page import Line, age, put, width
 from the_loop.core.ledger import Ledger, encode
 from the_loop.core.model import LoopError, Note, delivery_id, explain, printable, timestamp
 from the_loop.deliveries import Deliveries

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from the_loop.cli import output
 from the_loop.cli.output import PlainText
-from the_loop.core.model import epoch, printable
+from the_loop.core.model import epoch, printable, span
 
 WIDTH: Final = 80  # without a terminal, and at least to be readable
 _WIDEST, _NARROWEST = 100, 24
@@ -81,7 +80,20 @@ def width() -> int:
 def when(moment: Any, now: float | None = None) -> str:
     """A timestamp as local time and relative to now: `14:03:05 (12 s ago)`; "unknown" for what is none."""
     at = epoch(moment)
-    return "unknown" if at is None else output.moment(at, time.time() if now is None else now)
+    now = time.time() if now is None else now
+    return "unknown" if at is None else f"{clock(at, now)} ({age(at, now)})"
+
+
+def clock(at: float, now: float) -> str:
+    """Local time, with its day if that is not today. Both are epoch seconds."""
+    moment = time.localtime(at)
+    is_today = moment[:3] == time.localtime(now)[:3]
+    return time.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S", moment)
+
+
+def age(at: float, now: float) -> str:
+    """`12 s ago`, `in 4 min`."""
+    return f"{span(now - at)} ago" if at <= now else f"in {span(at - now)}"
 
 
 def _rows(line: Line, columns: int) -> Iterator[tuple[str, str, str]]:

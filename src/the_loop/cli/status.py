@@ -13,8 +13,7 @@ from typing import Any, Final, NoReturn
 from the_loop import __version__
 from the_loop.authors import AuthorsUnusable, read_authors, waiting_authors
 from the_loop.cli.authors import waiting_lines
-from the_loop.cli.output import age, clock
-from the_loop.cli.page import Line, put, redraw, when, whole_screen
+from the_loop.cli.page import Line, age, clock, put, redraw, when, whole_screen
 from the_loop.core.model import epoch, span
 from the_loop.lock import Probe, Sight, look
 from the_loop.state import PIDFILE, StateRoot

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from the_loop.cli.common import Options, must_exist, with_options
-from the_loop.cli.page import Line, put, relative, when
+from the_loop.cli.page import Line, age, put, when
 from the_loop.core.model import LoopError, delivery_id, epoch, explain, timestamp
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def _timeline_lines(found: Traced, now: float) -> Iterator[Line]:
         today, clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)).split()
         if today != day:
             day = today
-            yield Line(f"{day} ({relative(at, now)})")
+            yield Line(f"{day} ({age(at, now)})")
         yield Line(f"  {clock}  {_told(event, found.ref)}", hang=10)
 
 
