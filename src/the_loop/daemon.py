@@ -13,14 +13,14 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from the_loop.blocks import MeasuredSelector, collect_seldom
 from the_loop.clocks import SystemClock
 from the_loop.config import Config, Loaded
 from the_loop.core.model import Note
 from the_loop.eventlog import JsonLog, Sink, Teller, Trail, say
-from the_loop.life import Setup
+from the_loop.life import Progress, Setup
 from the_loop.lock import LockHeld
 from the_loop.poller import Poller
 from the_loop.state import StateRoot
@@ -36,6 +36,12 @@ class How:
     once: bool
     wait_s: float
     verbose: bool
+    progress: Terminal | None = None  # where a person looks on
+
+
+class Terminal(Progress, Protocol):
+    def clear(self) -> None:
+        """Make room for a line of another kind."""
 
 
 def run(root: StateRoot, loaded: Loaded, reload: Callable[[], Config], how: How) -> int:
@@ -44,9 +50,7 @@ def run(root: StateRoot, loaded: Loaded, reload: Callable[[], Config], how: How)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by whoever started us, children could not be waited for
     original = dict(os.environ)
     log = root.logs / "events.jsonl"
-    trail = Trail(
-        _sink(root, JsonLog(log), verbose=how.verbose), time.time, f"--state-root {shlex.quote(str(root.path))}"
-    )
+    trail = Trail(_sink(root, JsonLog(log), how), time.time, f"--state-root {shlex.quote(str(root.path))}")
     wakes = inherited_socket(os.environ)
     notifier = Notifier(os.environ, lambda problem: say(f"the-loop: {problem}"))
     blocks = MeasuredSelector()
@@ -63,6 +67,7 @@ def run(root: StateRoot, loaded: Loaded, reload: Callable[[], Config], how: How)
         path=str(loaded.file or "the embedded default"),
         clock=SystemClock(),
         blocks=blocks,
+        progress=None if is_connected(os.environ) else how.progress,
     )
     try:
         code, wants_restart = _run_to_the_end(_live(setup), blocks)
@@ -100,11 +105,12 @@ async def _live(setup: Setup) -> tuple[int, bool]:
     return code, poller.wants_restart
 
 
-def _sink(root: StateRoot, log: JsonLog, *, verbose: bool) -> Sink:
+def _sink(root: StateRoot, log: JsonLog, how: How) -> Sink:
     """Where the trail goes: to the journal where our messages go there, else to the log and to people."""
     if is_connected(os.environ):
         return JournalSink(root.path, log)
-    return Teller(log, sys.stderr, verbose=verbose)
+    make_room = how.progress.clear if how.progress is not None else lambda: None
+    return Teller(log, sys.stderr, verbose=how.verbose, make_room=make_room)
 
 
 def _blocked(root: StateRoot, log: Path, held: LockHeld) -> None:

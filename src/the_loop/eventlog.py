@@ -203,16 +203,34 @@ class JsonLog:
             os.close(descriptor)
 
 
+_ON_A_TERMINAL: Final = frozenset(
+    {
+        *("session.started", "poll.spawned", "poll.comment_forwarded", "poll.deferred", "session.closed"),
+        *("dispatch.dropped", "dispatch.adopted"),
+    }
+)
+
+
 class Teller:
     """Prints events for people on a stream, one line each, and passes them on to another sink.
 
-    Events of level info are printed only if `verbose`.
+    Events of level info are printed only if `verbose`; on a terminal also those that tell what is handed over.
+    `make_room` is called before a line is printed.
     """
 
-    def __init__(self, sink: Sink, stream: TextIO | None, *, verbose: bool) -> None:
+    def __init__(
+        self,
+        sink: Sink,
+        stream: TextIO | None,
+        *,
+        verbose: bool,
+        make_room: Callable[[], None] = lambda: None,
+    ) -> None:
         self._sink = sink
         self._stream = stream
         self._verbose = verbose
+        self._make_room = make_room
+        self._is_terminal = stream is not None and stream.isatty()
 
     def drop_log(self) -> None:
         self._sink.drop_log()
@@ -221,7 +239,8 @@ class Teller:
         self._sink.check()
 
     def write(self, event: Mapping[str, Any]) -> None:
-        if self._verbose or event["level"] != INFO:
+        if self._verbose or event["level"] != INFO or (self._is_terminal and event["event"] in _ON_A_TERMINAL):
+            self._make_room()
             with contextlib.suppress(OSError, ValueError):
                 print(f"the-loop: {event['event']}: {event['message']}", file=self._stream, flush=True)
         self._sink.write(event)

@@ -17,6 +17,7 @@ from the_loop.counters import Counters
 from the_loop.durable import read_json_object, replace_file, to_json_bytes
 from the_loop.ledgers import Ledgers
 from the_loop.processes import Identity
+from the_loop.sources.base import Metered
 from the_loop.state import StateRoot
 from the_loop.watched import Watched
 
@@ -51,7 +52,14 @@ class Health:
         self._holder = holder
         self._clock = clock
         self._since = timestamp(clock.now())
-        self._before = {str(one.get("name")): one for one in read_heartbeat(root).get("sources", [])}
+        before = read_heartbeat(root)
+        self._before = {str(one.get("name")): one for one in before.get("sources", [])}
+        self._no_manager = before.get("noManager")
+
+    def is_news(self, no_manager: str) -> bool:
+        """True if deliveries run without units for another reason than told before, also by an earlier run."""
+        before, self._no_manager = self._no_manager, no_manager
+        return before != no_manager
 
     def last_good_at(self, source: str) -> float | None:
         """When an earlier run last read this source completely, epoch seconds; None if never."""
@@ -85,6 +93,7 @@ class Health:
             "heldItems": ledgers.held(),
             "leftAlone": self.left_alone,
             "paused": pause_reason or None,
+            "noManager": self._no_manager,
             "longestBlock": None if self._blocks is None else self._blocks.longest(),
             "counters": {**self._counters.to_json(one.source for one in watched), "running": _running(work)},
         }
@@ -107,6 +116,10 @@ class Health:
         if owed := sum(len(one.cursor.owed) for one in watched):
             parts.append(f"{owed} need a full re-read")
         for one in watched:
+            if (wait_s := one.wait_left_s(self._clock.uptime())) > 0:
+                parts.append(f"{one.source.name} waits until {timestamp(now + wait_s)}")
+            elif one.cursor.owed and isinstance(one.source, Metered) and (left := one.source.usage().points_left):
+                parts.append(f"{one.source.name} has {left:.0f} points left")
             if one.visited is not None:
                 done, total = one.visited
                 parts.append(f"{one.source.name}: {done} of {total} items processed")
@@ -196,7 +209,8 @@ def _shaped(beat: dict[str, Any]) -> dict[str, Any]:
     kinds: dict[str, type] = dict.fromkeys(("sources", "leftAlone", "work", "attention"), list)
     kinds |= dict.fromkeys(("heldItems", "longestBlock", "counters"), dict)
     kinds |= dict.fromkeys(("pending", "uncertain", "held", "gaveUp", "pid", "starttime"), int)
-    kinds |= dict.fromkeys(("since", "lastGoodCycleAt", "paused", "writtenAt", "configuration", "version"), str)
+    kinds |= dict.fromkeys(("since", "lastGoodCycleAt", "paused", "writtenAt", "configuration"), str)
+    kinds |= dict.fromkeys(("version", "noManager"), str)
     shaped: dict[str, Any] = {name: value for name, value in beat.items() if isinstance(value, kinds.get(name, object))}
     shaped["sources"] = [one for one in shaped.get("sources", []) if isinstance(one, dict)]
     return shaped

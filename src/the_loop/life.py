@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from the_loop import wiring
 from the_loop.attention import attention_of
@@ -58,6 +58,13 @@ _NAMED: Final = 200  # events that were not begun; the others are counted: a sto
 _STATUS_S: Final = 1.0  # between two STATUS= lines
 
 
+class Progress(Protocol):
+    """Where a person looks on while items are read."""
+
+    def show(self, watched: Sequence[Watched], running: int, now: float, uptime_s: float) -> None:
+        """Show how far the sources are, and how many deliveries run. `now`: epoch seconds."""
+
+
 @dataclass(frozen=True, slots=True)
 class Setup:
     """What a poller is started with. `load` reads the configuration again, for a reload."""
@@ -74,6 +81,7 @@ class Setup:
     path: str  # of the configuration, for messages
     clock: Clock
     blocks: MeasuredSelector | None = None  # of the event loop that it runs in
+    progress: Progress | None = None
 
 
 @dataclass(slots=True)
@@ -173,6 +181,8 @@ class Life:
 
     def tell(self, note: Note) -> None:
         """Tell an event, with the source that its item is of."""
+        if note.name == "dispatch.no_manager" and not self._health.is_news(str(note.fields["reason"])):
+            return
         fields = dict(note.fields)
         place = fields.get("ref") or fields.get("deliveryId")
         if place and "source" not in fields:
@@ -459,6 +469,9 @@ class Life:
             attention = attention_of(self._ledgers, self._watched, pause)
             self._health.beat(self._ledgers, self._watched, pause, work, attention, is_last=is_last)
         self._say_status(is_last=is_last)
+        if (progress := self._setup.progress) is not None:
+            clock, running = self._setup.clock, len(self._dispatcher.under_way())
+            progress.show([] if is_last else self._watched, running, clock.now(), clock.uptime())
 
     def _say_status(self, *, is_last: bool = False) -> None:
         """At most once a second, but for the last one; what came in between is told at the end of the second."""

@@ -70,9 +70,17 @@ def start(options: Options, *, once: bool, wait_s: float, takeover: bool) -> Non
         result = stopping.stop(root, PIDFILE, _STOP_LIMIT_S, for_takeover=True)
         if result.code not in (stopping.Code.DONE, stopping.Code.NOTHING_RUNS):
             _tell(options, result)
-    how = daemon.How(once=once, wait_s=wait_s, verbose=options.verbose)
+    how = daemon.How(once=once, wait_s=wait_s, verbose=options.verbose, progress=_progress())
     code = daemon.run(root, loaded, lambda: options.reload(loaded).config, how)
     _end(code)
+
+
+def _progress() -> Any:
+    if sys.stderr is None or not sys.stderr.isatty():
+        return None
+    from the_loop.cli.progress import Progress
+
+    return Progress()
 
 
 def _end(code: int) -> None:
