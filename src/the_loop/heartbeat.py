@@ -14,7 +14,8 @@ from the_loop.clocks import Clock
 from the_loop.core.ledger import Standing
 from the_loop.core.model import epoch, span, timestamp
 from the_loop.counters import Counters
-from the_loop.durable import read_json_object, replace_file, to_json_bytes
+from the_loop.durable import replace_file, to_json_bytes
+from the_loop.last_report import read_heartbeat
 from the_loop.ledgers import Ledgers
 from the_loop.processes import Identity
 from the_loop.sources.base import Metered
@@ -193,31 +194,3 @@ def left_alone(ledgers: Ledgers, watched: Iterable[Watched]) -> list[str]:
     sources = [one.source for one in watched]
     refs = (ref for ref in ledgers.refs() if not any(source.owns(ref) for source in sources))
     return sorted({ref.rpartition("#")[0] or ref.rpartition("/")[0] for ref in refs})
-
-
-def read_heartbeat(root: StateRoot) -> dict[str, Any]:
-    """The newest heartbeat, in the root or the runtime directory of the last unit; empty if none can be read."""
-    beats = [_read(root.heartbeat)]
-    runtime = _read(root.unit_record).get("heartbeat")
-    if isinstance(runtime, str) and runtime.startswith("/"):
-        beats.append(_read(Path(runtime) / root.heartbeat.name))
-    return _shaped(max(beats, key=lambda beat: str(beat.get("writtenAt", ""))))
-
-
-def _shaped(beat: dict[str, Any]) -> dict[str, Any]:
-    """`beat` without values of a wrong type: a damaged heartbeat must not keep the rest from being shown."""
-    kinds: dict[str, type] = dict.fromkeys(("sources", "leftAlone", "work", "attention"), list)
-    kinds |= dict.fromkeys(("heldItems", "longestBlock", "counters"), dict)
-    kinds |= dict.fromkeys(("pending", "uncertain", "held", "gaveUp", "pid", "starttime"), int)
-    kinds |= dict.fromkeys(("since", "lastGoodCycleAt", "paused", "writtenAt", "configuration"), str)
-    kinds |= dict.fromkeys(("version", "noManager"), str)
-    shaped: dict[str, Any] = {name: value for name, value in beat.items() if isinstance(value, kinds.get(name, object))}
-    shaped["sources"] = [one for one in shaped.get("sources", []) if isinstance(one, dict)]
-    return shaped
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return read_json_object(path)
-    except (OSError, ValueError):
-        return {}

@@ -25,7 +25,7 @@ from the_loop.core.ledger import Ledger, Pending
 from the_loop.core.model import delivery_id, epoch, explain, timestamp
 from the_loop.deliveries import Deliveries, beside, is_locked, is_started, keeper_of, outcome_of
 from the_loop.eventlog import read_log
-from the_loop.heartbeat import read_heartbeat
+from the_loop.last_report import read_heartbeat
 from the_loop.ledgers import HeldItem, Ledgers
 from the_loop.lock import Probe, look
 from the_loop.places import Places, event_of_file

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from the_loop import __version__
-from the_loop.clocks import Clock
 from the_loop.config import Config, SourceSection, authorized_users, login_and_id, source_name
 from the_loop.core.guards import Rules, phrases
 from the_loop.core.model import LoopError, Note, explain
@@ -23,6 +22,7 @@ from the_loop.state import StateRoot
 from the_loop.watched import Watched
 
 if TYPE_CHECKING:
+    from the_loop.clocks import Clock
     from the_loop.sources.limits import RateLimiters
 
 

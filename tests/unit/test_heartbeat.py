@@ -17,7 +17,8 @@ from the_loop.core.ledger import Standing, move
 from the_loop.core.model import epoch, span
 from the_loop.cursors import Cursor
 from the_loop.durable import read_json_object, to_json_bytes
-from the_loop.heartbeat import Health, last_good_cycle_at, read_heartbeat
+from the_loop.heartbeat import Health, last_good_cycle_at
+from the_loop.last_report import read_heartbeat
 from the_loop.ledgers import Ledgers
 from the_loop.processes import Identity
 from the_loop.state import StateRoot

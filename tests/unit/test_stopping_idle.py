@@ -16,7 +16,7 @@ from support.systemctl import CANCELED, MINE, NO_BUS, REFUSED, SYSTEM, Ctl, hold
 from the_loop.cli.common import NotChecked
 from the_loop.config import ConfigError, Fault
 from the_loop.core.model import LoopError
-from the_loop.heartbeat import read_heartbeat
+from the_loop.last_report import read_heartbeat
 from the_loop.processes import Identity
 from the_loop.state import StateRoot
 from the_loop.subprocesses import run_blocking

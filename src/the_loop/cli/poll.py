@@ -144,7 +144,7 @@ def wake(options: Options, *, source: str | None) -> None:
 @with_options
 def status(options: Options, *, as_json: bool, watch: bool, check: bool, metrics_file: str | None) -> None:
     """Show the state of the poller, its sources and its queue."""
-    from the_loop.cli import prometheus, status
+    from the_loop.cli import status
 
     if metrics_file is not None and (as_json or watch):
         raise click.UsageError("--prometheus goes with neither --json nor --watch")
@@ -153,6 +153,8 @@ def status(options: Options, *, as_json: bool, watch: bool, check: bool, metrics
         status.watch(root, options.typed, as_json=as_json)
     seen = status.see(root, options.typed, asks_manager=metrics_file is None)
     if metrics_file is not None:
+        from the_loop.cli import prometheus
+
         prometheus.show(metrics_file, seen.sight, seen.beat, seen.report)
     else:
         status.show(seen, as_json=as_json)

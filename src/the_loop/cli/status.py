@@ -56,7 +56,7 @@ class Seen:
 
 def see(root: StateRoot, typed: Callable[[str], str], *, asks_manager: bool = True) -> Seen:
     """Look at the poller of this root. `typed` puts the options of the call into commands."""
-    from the_loop.heartbeat import read_heartbeat
+    from the_loop.last_report import read_heartbeat
 
     sight, beat = look(root.path, PIDFILE), read_heartbeat(root)
     report = report_of(sight, beat, root)
