@@ -40,9 +40,14 @@ def find_file(option: str | None, environ: Mapping[str, str]) -> Path | None:
     named = option or environ.get("THE_LOOP_CONFIG")
     if named:
         return Path(named)
-    home = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME") or _home()) / ".config")
-    places = (Path(home) / "the-loop" / "config.yaml", Path("/etc/the-loop/config.yaml"))
+    places = [folder / "config.yaml" for folder in config_folders(environ)]
     return next((place for place in places if os.path.lexists(place) or misnamed(place)), None)
+
+
+def config_folders(environ: Mapping[str, str]) -> tuple[Path, Path]:
+    """Where configuration files are looked for, this user's first."""
+    home = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME") or _home()) / ".config")
+    return Path(home) / "the-loop", Path("/etc/the-loop")
 
 
 def misnamed(file: Path) -> Path | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +30,11 @@ class Places:
         self._root = root
         self._records = records
         self._sections = () if config is None else config.polling.sources
+
+    @classmethod
+    def of(cls, root: StateRoot) -> Places:
+        """Without a configuration: what is known only."""
+        return cls(root, Records(root, time.time, is_alone=False), None)
 
     def find(self, address: Address) -> Address:
         """The same with one ref, of an item that is known if there is one; without a ref if none can be meant."""
@@ -62,9 +68,11 @@ class Places:
             found += difflib.get_close_matches(asked, close, n=_SHOWN, cutoff=_LIKE)
         return list(self._named(one for one in dict.fromkeys(found) if one != asked))[:_SHOWN]
 
-    def refs(self) -> Iterator[str]:
-        """Every item that has a readable name. Raises OSError."""
-        return self._named(self._slugs())
+    def refs(self, start: str, *, has_ended: bool = False) -> Iterator[str]:
+        """The items whose names begin like this. Raises OSError."""
+        names = self._records.names() + (self._records.names(is_ended=True) if has_ended else [])
+        begin = slug(start)  # the whole of a short name is what a longer one begins with
+        return self._named(one.removesuffix(".json") for one in names if is_of_a_ledger(one) and one.startswith(begin))
 
     def _named(self, slugs: Iterable[str]) -> Iterator[str]:
         return (ref for one in slugs if (ref := unslug(one)) is not None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +39,36 @@ def test_help_when_shown_at_80_columns_then_nothing_is_cut_off(path: tuple[str, 
     assert done.exit_code == 0
     assert [line for line in done.output.splitlines() if "..." in line and "[ARGS]..." not in line] == []
     assert [line for line in done.output.splitlines() if len(line) > 80] == []
+    assert "\\b" not in done.output
+
+
+def examples() -> list[str]:
+    """The lines below "Examples:" of every command."""
+    outputs = (CliRunner().invoke(cli.cli, [*path, "--help"]).output for path in command_paths(cli.cli))
+    return [line.strip() for output in outputs for line in output.partition("Examples:\n")[2].splitlines()]
+
+
+def test_help_when_of_a_command_then_ends_with_examples_of_it() -> None:
+    shown = examples()
+
+    without = [path for path in map(" ".join, command_paths(cli.cli)) if not any(f" {path}" in one for one in shown)]
+
+    assert without == []
+
+
+@pytest.mark.parametrize("line", examples())
+def test_example_when_typed_then_is_right_usage(line: str) -> None:
+    words = shlex.split(line.partition(" || ")[0].partition(" >")[0])
+    assert words.pop(0) == "the-loop"
+    command: click.Command = cli.cli
+    above = None
+    while isinstance(command, click.Group):
+        above = command.make_context("the-loop", words, above)
+        words = [*above._protected_args, *above.args]
+        found = command.get_command(above, words.pop(0))
+        assert found is not None
+        command = found
+    command.make_context("the-loop", words, above)
 
 
 @pytest.mark.parametrize("path", list(command_paths(cli.cli)), ids=lambda path: " ".join(path) or "the-loop")
@@ -111,11 +142,12 @@ def test_typed_when_it_is_a_control_word_then_is_left() -> None:
 
 def test_messages_of_the_source_when_they_tell_a_command_then_it_is_in_backquotes() -> None:
     """Only such a command gets the options of the call."""
-    bare = re.compile(r"(?<![`/\w-])the-loop (authors|config|events|ledger|poll|unit) [a-z]")
+    bare = re.compile(r"(?<![`/\w-])the-loop (authors|config|events|ledger|poll|trace|unit) [a-z]")
     told = []
     for file in Path(cli.__file__).parents[1].rglob("*.py"):
         syntax = ast.parse(file.read_text())
         docs = {id(node.body[0].value) for node in ast.walk(syntax) if _has_doc(node)}  # type: ignore[attr-defined]
+        docs |= {id(line) for node in ast.walk(syntax) if _is_examples(node) for line in node.args}  # type: ignore[attr-defined]
         told += [
             f"{file.name}: {node.value}"
             for node in ast.walk(syntax)
@@ -132,6 +164,10 @@ def test_messages_of_the_source_when_they_tell_a_command_then_it_is_in_backquote
         "overrides.py: the-loop ledger show ",
         "work.py: the-loop ledger retry ",
     ]
+
+
+def _is_examples(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "examples"
 
 
 def _has_doc(node: ast.AST) -> bool:

@@ -12,7 +12,8 @@ from typing import Final
 import click
 
 from the_loop import __version__
-from the_loop.cli.help import CONFIG_HELP, DEBUG_HELP, STATE_ROOT_HELP, VERBOSE_HELP
+from the_loop.cli.completion import files, folders
+from the_loop.cli.help import CONFIG_HELP, DEBUG_HELP, STATE_ROOT_HELP, VERBOSE_HELP, examples
 from the_loop.cli.output import protect_streams
 from the_loop.core.model import LoopError
 from the_loop.eventlog import say
@@ -64,10 +65,17 @@ class _LazyGroup(click.Group):
         return exact or [path for match in difflib.get_close_matches(name, paths, n=2) for path in paths[match]]
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=examples(
+        "the-loop poll status",
+        "the-loop trace 'https://github.com/octo/repo/issues/15#issuecomment-9'",
+    ),
+)
 @click.version_option(__version__, prog_name="the-loop", message="%(prog)s %(version)s")
-@click.option("--config", "config_file", metavar="PATH", help=CONFIG_HELP)
-@click.option("--state-root", metavar="DIR", help=STATE_ROOT_HELP)
+@click.option("--config", "config_file", metavar="PATH", shell_complete=files, help=CONFIG_HELP)
+@click.option("--state-root", metavar="DIR", shell_complete=folders, help=STATE_ROOT_HELP)
 @click.option("--verbose", is_flag=True, help=VERBOSE_HELP)
 @click.option("--debug", is_flag=True, help=DEBUG_HELP)
 @click.pass_context
@@ -86,6 +94,8 @@ def main() -> None:
         # a reload or restart signal that arrives before the poller's handlers are installed must not end the process
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGUSR2))
     protect_streams()
+    if "_THE_LOOP_COMPLETE" in os.environ:
+        importlib.import_module("the_loop.cli.bash")
     try:
         code = cli.main(standalone_mode=False)
         sys.stdout.flush()

@@ -9,7 +9,9 @@ import click
 
 from the_loop.authors import Waiting, decide_author, read_authors, waiting_authors
 from the_loop.cli.common import Options, must_exist, with_options
+from the_loop.cli.completion import logins
 from the_loop.cli.deciding import decide
+from the_loop.cli.help import examples
 from the_loop.core.model import printable
 from the_loop.state import StateRoot
 
@@ -22,7 +24,7 @@ def command(ctx: click.Context) -> None:
         ctx.invoke(list_)
 
 
-@command.command("list")
+@command.command("list", epilog=examples("the-loop authors list --json"))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @with_options
 def list_(options: Options, *, as_json: bool = False) -> None:
@@ -46,8 +48,8 @@ def list_(options: Options, *, as_json: bool = False) -> None:
             print(printable(options.typed(line)))
 
 
-@command.command()
-@click.argument("login")
+@command.command(epilog=examples("the-loop authors accept octocat"))
+@click.argument("login", shell_complete=logins)
 @with_options
 def accept(options: Options, *, login: str) -> None:
     """Trust the account that has LOGIN now.
@@ -58,8 +60,8 @@ def accept(options: Options, *, login: str) -> None:
     print(f"accepted: {login}, {_decide(options.root(), login, accepts=True)} to be read again")
 
 
-@command.command()
-@click.argument("login")
+@command.command(epilog=examples("the-loop authors reject ghe.example/octocat"))
+@click.argument("login", shell_complete=logins)
 @with_options
 def reject(options: Options, *, login: str) -> None:
     """Never listen to the account that has LOGIN now.

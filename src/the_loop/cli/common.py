@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from the_loop import wiring
+from the_loop.cli.completion import files, folders
 from the_loop.cli.help import CONFIG_HELP, DEBUG_HELP, STATE_ROOT_HELP, VERBOSE_HELP
 from the_loop.config import ConfigError, Fault, Loaded, names_below
 from the_loop.config_file import find_file, load, peek_root
@@ -81,8 +82,8 @@ class Options:
 def with_options(command: F) -> F:
     """Pass `Options` to a command, and accept the global options after its name too."""
 
-    @click.option("--config", "config_file", metavar="PATH", help=CONFIG_HELP)
-    @click.option("--state-root", metavar="DIR", help=STATE_ROOT_HELP)
+    @click.option("--config", "config_file", metavar="PATH", shell_complete=files, help=CONFIG_HELP)
+    @click.option("--state-root", metavar="DIR", shell_complete=folders, help=STATE_ROOT_HELP)
     @click.option("--verbose", is_flag=True, help=VERBOSE_HELP)
     @click.option("--debug", is_flag=True, help=DEBUG_HELP)
     @click.pass_context

@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from the_loop.cli.common import Options, with_options
+from the_loop.cli.help import examples
 from the_loop.config import Config
 from the_loop.config_file import doubts, find_file, load
 from the_loop.eventlog import say
@@ -21,7 +22,7 @@ def command() -> None:
     """Check and show the configuration."""
 
 
-@command.command()
+@command.command(epilog=examples("the-loop --config loop.yaml config check"))
 @with_options
 def check(options: Options) -> None:
     """Check the configuration; exit 78 if it is invalid.
@@ -34,7 +35,7 @@ def check(options: Options) -> None:
     print(f"{loaded.file or 'embedded default'}: OK")
 
 
-@command.command()
+@command.command(epilog=examples("the-loop config show"))
 @with_options
 def show(options: Options) -> None:
     """Show the effective values and their origin."""
@@ -50,7 +51,7 @@ def show(options: Options) -> None:
     print(f"(state root: {options.root_of(loaded).path})")
 
 
-@command.command()
+@command.command(epilog=examples("the-loop config schema >the-loop.schema.json"))
 @with_options
 def schema(_options: Options) -> None:
     """Print the JSON schema of the configuration file."""

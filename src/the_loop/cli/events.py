@@ -14,6 +14,8 @@ from typing import Any, Final
 import click
 
 from the_loop.cli.common import Options, with_options
+from the_loop.cli.completion import deliveries, groups_and_sources
+from the_loop.cli.help import examples
 from the_loop.core.model import LoopError, printable
 from the_loop.eventlog import LEVELS, Wanted, matches, parse_line, read_log
 from the_loop.supervision.journal import new_events, open_reader, read_journal
@@ -25,9 +27,21 @@ _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 Event = dict[str, Any]
 
 
-@click.command("events")
-@click.option("--source", metavar="S", help="Only events of this group (poll, dispatch, …) or of this source.")
-@click.option("--ref", metavar="REF", help="Only events of this item, or of this event of it.")
+@click.command(
+    "events",
+    epilog=examples(
+        "the-loop events --since '2h ago' --level warning", "the-loop events --ref 'github:octo/repo#15' --follow"
+    ),
+)
+@click.option(
+    "--source",
+    metavar="S",
+    shell_complete=groups_and_sources,
+    help="Only events of this group (poll, dispatch, …) or of this source.",
+)
+@click.option(
+    "--ref", metavar="REF", shell_complete=deliveries, help="Only events of this item, or of this event of it."
+)
 @click.option("--level", type=click.Choice(LEVELS), help="Only events of at least this level.")
 @click.option("--all", "has_quiet", is_flag=True, help="For people: also cycles in which nothing happened.")
 @click.option("--since", metavar="T", help="Only events since then: ISO 8601, or relative as in '2h ago'.")
@@ -35,12 +49,7 @@ Event = dict[str, Any]
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @with_options
 def command(options: Options, *, since: str | None, follow: bool, as_json: bool, **chosen: Any) -> None:
-    r"""Show the event log, oldest event first.
-
-    \b
-    the-loop events --since '2h ago' --level warning
-    the-loop events --ref 'github:octo/repo#15' --follow
-    """
+    """Show the event log, oldest event first."""
     root = options.root()
     log = root.logs / "events.jsonl"
     after = None if since is None else parse_moment(since, datetime.now(UTC))

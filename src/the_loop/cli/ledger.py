@@ -13,7 +13,9 @@ from typing import Any, Final
 import click
 
 from the_loop.cli.common import Options, must_exist, with_options
+from the_loop.cli.completion import all_refs, pending_events, refs
 from the_loop.cli.deciding import decide
+from the_loop.cli.help import examples
 from the_loop.cli.page import Line, age, put, width
 from the_loop.core.ledger import Ledger, encode
 from the_loop.core.model import LoopError, Note, delivery_id, explain, printable, timestamp
@@ -30,7 +32,7 @@ def command() -> None:
     """Show and change the records of items."""
 
 
-@command.command("list")
+@command.command("list", epilog=examples("the-loop ledger list", "the-loop ledger list --all --json"))
 @click.option("--all", "is_all", is_flag=True, help="List the items that ended as well.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @with_options
@@ -120,17 +122,21 @@ def _table(rows: Sequence[_Row]) -> Iterator[Line]:
             yield Line(f"    {key} {state}")
 
 
-@command.command()
-@click.argument("ref")
+@command.command(epilog=examples("the-loop ledger show 'github:octo/repo#15'"))
+@click.argument("ref", shell_complete=all_refs)
 @with_options
 def show(options: Options, *, ref: str) -> None:
     """Print the record of one item as JSON."""
     print(json.dumps(encode(_get(_read(options.root()), ref)), indent=1))
 
 
-@command.command()
-@click.argument("ref")
-@click.argument("event_id", metavar="[ID]", required=False)
+@command.command(
+    epilog=examples(
+        "the-loop ledger retry 'github:octo/repo#15'", "the-loop ledger retry 'github:octo/repo#15' comment:17"
+    )
+)
+@click.argument("ref", shell_complete=refs)
+@click.argument("event_id", metavar="[ID]", required=False, shell_complete=pending_events)
 @with_options
 def retry(options: Options, *, ref: str, event_id: str | None) -> None:
     """Retry the given-up and held events of an item, or one of them.
@@ -151,9 +157,9 @@ def retry(options: Options, *, ref: str, event_id: str | None) -> None:
         print(f"in the queue already: {', '.join(delivery_id(ref, str(key)) for key in answer.get('already', ()))}")
 
 
-@command.command("settle")
-@click.argument("ref")
-@click.argument("event_id", metavar="ID")
+@command.command("settle", epilog=examples("the-loop ledger settle 'github:octo/repo#15' comment:17"))
+@click.argument("ref", shell_complete=refs)
+@click.argument("event_id", metavar="ID", shell_complete=pending_events)
 @with_options
 def settle_(options: Options, *, ref: str, event_id: str) -> None:
     """Record an event as delivered; it is not offered again.
@@ -164,8 +170,8 @@ def settle_(options: Options, *, ref: str, event_id: str) -> None:
     print(f"settled: {delivery_id(ref, str(answer.get('settled')))}")
 
 
-@command.command()
-@click.argument("ref")
+@command.command(epilog=examples("the-loop ledger reset 'github:octo/repo#15'"))
+@click.argument("ref", shell_complete=refs)
 @with_options
 def reset(options: Options, *, ref: str) -> None:
     """Forget an item; it starts again with its whole thread.

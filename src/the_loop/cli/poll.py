@@ -12,6 +12,8 @@ from typing import Any, Final, TypeVar
 import click
 
 from the_loop.cli.common import Options, check_configuration_of, with_options
+from the_loop.cli.completion import sources
+from the_loop.cli.help import examples
 from the_loop.config_file import doubts
 from the_loop.eventlog import say
 from the_loop.state import PIDFILE
@@ -38,7 +40,7 @@ def command() -> None:
     """Start, stop, restart and observe the poller."""
 
 
-@command.command()
+@command.command(epilog=examples("the-loop poll start", "the-loop poll start --once --verbose"))
 @click.option("--once", is_flag=True, help="Run one cycle, wait for its deliveries, and exit.")
 @click.option(
     "--wait",
@@ -91,8 +93,8 @@ def _end(code: int) -> None:
     os._exit(code)
 
 
-@command.command()
-@_with_timeout("Give up waiting after this time and exit 4.")
+@command.command(epilog=examples("the-loop poll stop --timeout 120"))
+@_with_timeout("Wait at most this long until the poller is gone; then say what is left, and exit 4.")
 @with_options
 def stop(options: Options, *, timeout_s: float) -> None:
     """Stop the running poller and wait until it is gone."""
@@ -101,8 +103,8 @@ def stop(options: Options, *, timeout_s: float) -> None:
     _tell(options, stopping.stop(options.root(), PIDFILE, timeout_s))
 
 
-@command.command()
-@_with_timeout("Give up waiting after this time and exit 4.")
+@command.command(epilog=examples("the-loop poll restart"))
+@_with_timeout("Wait at most this long for the new start; then say what is left, and exit 4.")
 @with_options
 def restart(options: Options, *, timeout_s: float) -> None:
     """Restart the running poller and wait for the new start.
@@ -116,8 +118,8 @@ def restart(options: Options, *, timeout_s: float) -> None:
     _tell(options, stopping.restart(options.root(), PIDFILE, timeout_s, check_configuration_of))
 
 
-@command.command()
-@click.argument("source", required=False)
+@command.command(epilog=examples("the-loop poll wake", "the-loop poll wake inbox"))
+@click.argument("source", required=False, shell_complete=sources)
 @with_options
 def wake(options: Options, *, source: str | None) -> None:
     """Make the running poller start a cycle now.
@@ -129,7 +131,7 @@ def wake(options: Options, *, source: str | None) -> None:
     _tell(options, waking.wake(options.root(), PIDFILE, source))
 
 
-@command.command()
+@command.command(epilog=examples("the-loop poll status --watch", "the-loop poll status --check || echo 'look at it'"))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--watch", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
 @click.option("--check", is_flag=True, help="Exit with 1 if a person should look.")

@@ -13,6 +13,7 @@ import click
 from the_loop.authors import AuthorsUnusable, Waiting, read_authors, waiting_authors
 from the_loop.cli.common import Options, with_options
 from the_loop.cli.events import parse_moment, read_events
+from the_loop.cli.help import examples
 from the_loop.cli.status import see
 from the_loop.core.model import LoopError, explain
 from the_loop.durable import replace_file
@@ -25,7 +26,7 @@ from the_loop.state import StateRoot
 _PRIVATE = 0o600
 
 
-@click.command("report")
+@click.command("report", epilog=examples("the-loop report --since '7 days ago' --output week.html"))
 @click.option("--since", metavar="T", default="24h ago", show_default=True, help="From then on, as `events` takes it.")
 @click.option("--output", metavar="FILE", help="Write the page to FILE instead of standard output.")
 @with_options

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from the_loop.cli.common import Options, must_exist, with_options
+from the_loop.cli.completion import deliveries
+from the_loop.cli.help import examples
 from the_loop.cli.page import Line, age, put, when
 from the_loop.core.model import LoopError, delivery_id, epoch, explain, timestamp
 
@@ -28,21 +30,23 @@ _STYLES: Final = {
 }
 
 
-@click.command("trace")
-@click.argument("what", metavar="URL|REF|DELIVERY-ID")
+@click.command(
+    "trace",
+    epilog=examples(
+        "the-loop trace 'github:octo/repo#15'",
+        "the-loop trace 'https://github.com/octo/repo/issues/15#issuecomment-9'",
+        "the-loop trace ~/inbox/squeaky-door/02-hinges.md",
+    ),
+)
+@click.argument("what", metavar="URL|REF|DELIVERY-ID", shell_complete=deliveries)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @with_options
 def command(options: Options, *, what: str, as_json: bool) -> None:
-    r"""Show the life of one item or one event, in order of time.
+    """Show the life of one item or one event, in order of time.
 
     An item is named by its ref, its address in the browser, or the path of its
     folder; an event by its delivery id, its address, or the path of its file.
     Exit code 1 if nothing is known about it, or if it cannot be read.
-
-    \b
-    the-loop trace github:octo/repo#15
-    the-loop trace 'https://github.com/octo/repo/issues/15#issuecomment-9'
-    the-loop trace ~/inbox/squeaky-door/02-hinges.md
     """
     from the_loop.trace import trace
 

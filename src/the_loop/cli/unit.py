@@ -17,6 +17,8 @@ from typing import TypeVar
 import click
 
 from the_loop.cli.common import Options, with_options
+from the_loop.cli.completion import instances
+from the_loop.cli.help import examples
 from the_loop.config import ConfigError
 from the_loop.config_file import find_file, misnamed, parse
 from the_loop.core.model import LoopError
@@ -72,6 +74,7 @@ def _kind(function: F) -> F:
             "--name",
             metavar="NAME",
             callback=_checked,
+            shell_complete=instances,
             help="Use the instance that NAME.yaml configures.",
         ),
         click.option("--system", "is_system", is_flag=True, help="Use the system service manager."),
@@ -89,7 +92,7 @@ _metrics_option = click.option(
 )
 
 
-@command.command()
+@command.command(epilog=examples("the-loop unit install --user", "the-loop unit install --user --name bot --timer"))
 @click.option("--timer", is_flag=True, help="Print how to enable the timer instead of the service.")
 @_metrics_option
 @_kind
@@ -204,7 +207,7 @@ def _what_the_service_lacks(named: Named, name: str | None) -> list[str]:
     return [f"files in '{root}' belong to others, the service cannot use them (run `{mend}`)"] if mend else []
 
 
-@command.command()
+@command.command(epilog=examples("the-loop unit uninstall --user --name bot"))
 @_kind
 @with_options
 def uninstall(_options: Options, *, is_user: bool, is_system: bool, name: str | None) -> None:
@@ -252,7 +255,7 @@ def _other_instances(name: str, *, for_user: bool) -> list[str]:
     return [unit for unit in names if f"@{name}." not in unit and "@." not in unit]
 
 
-@command.command()
+@command.command(epilog=examples("the-loop unit show --system"))
 @_metrics_option
 @_kind
 @with_options
