@@ -359,10 +359,11 @@ class Outbox:
 
     def _drop(self, ledger: Ledger, key: str) -> Ledger:
         """Settle an event whose author may not speak any more."""
-        after = settle(ledger, key)
+        author, after = ledger.poll.pending[key].author, settle(ledger, key)
         self._ledgers.save(after)
         self._deliveries.remove(self._deliveries.stem(ledger.ref, key))
-        self._tell(Note("dispatch.dropped", {"ref": ledger.ref, "key": key, "reason": str(Dropped.UNAUTHORIZED)}))
+        said = {"ref": ledger.ref, "key": key, "author": author, "reason": str(Dropped.UNAUTHORIZED)}
+        self._tell(Note("dispatch.dropped", said))
         return after
 
     def offer_of(self, ref: str, key: str, entry: Pending) -> Offer:

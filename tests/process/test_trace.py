@@ -174,7 +174,7 @@ def test_address_when_nothing_is_delivered_then_tells_the_rule(page: Page) -> No
     assert "; the item is paused by a word" in page.wait_for("paused", late)["summary"]
     dropped = page.trace(stranger)
     assert (dropped["state"], dropped["reason"]) == ("dropped", "unauthorized")
-    assert "its author is not authorised" in dropped["summary"]
+    assert "not delivered by 'mallory': its author is not authorised" in dropped["summary"]
     assert (page.trace(own)["state"], page.trace(own)["reason"]) == ("dropped", "own")
     assert (page.trace(word)["state"], page.trace(word)["reason"]) == ("applied", "pause")
 

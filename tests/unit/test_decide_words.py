@@ -97,6 +97,7 @@ def test_word_of_a_stranger_is_not_heard(word: str, author: str | None) -> None:
 
     assert (recorded(decision).poll.phase, recorded(decision).poll.paused) == (Phase.LIVE, True)
     assert told(decision) == [("dispatch.dropped", "comment:1", "unauthorized")]
+    assert decision.notes[0].fields["author"] == author
 
 
 def test_word_in_an_own_notice_is_not_heard() -> None:

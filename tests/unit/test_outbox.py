@@ -262,7 +262,8 @@ async def test_author_who_is_not_authorised_any_more_at_hand_over_is_dropped(roo
     await idle()
 
     assert runner.ids() == [SPAWN, ONE, THREE]
-    assert [fields["reason"] for fields in life.notes("dispatch.dropped")] == ["unauthorized"]
+    dropped = [(fields["reason"], fields["author"]) for fields in life.notes("dispatch.dropped")]
+    assert dropped == [("unauthorized", "bob")]
     assert "comment:2" in life.ledger(REF).poll.seen_comments
 
 

@@ -341,7 +341,7 @@ def _take_up(ledger: Ledger, view: View, rules: Rules) -> Decision:
     for entry in _fresh(ledger, view.entries):
         reading = view.read(entry, rules)
         if reading.dropped:
-            notes.append(_dropped(ledger, entry.key, reading.dropped))
+            notes.append(_dropped(ledger, entry, reading.dropped))
         if reading.dropped or reading.is_word_alone:
             settled.append(entry.key)
             continue
@@ -519,5 +519,6 @@ def _note(name: str, ledger: Ledger, key: str, *, reason: str) -> Note:
     return Note(name, {"ref": ledger.ref, "key": key, "reason": reason})
 
 
-def _dropped(ledger: Ledger, key: str, why: Dropped) -> Note:
-    return _note("dispatch.dropped", ledger, key, reason=str(why))
+def _dropped(ledger: Ledger, entry: Entry, why: Dropped) -> Note:
+    said = {"ref": ledger.ref, "key": entry.key, "author": entry.author, "reason": str(why)}
+    return Note("dispatch.dropped", said)
