@@ -54,6 +54,11 @@ class Places:
         """The configured sources."""
         return tuple(source_name(section) for section in self._sections)
 
+    def needs(self, name: str) -> str:
+        """What an item of this source has to have, in words."""
+        label = next((getattr(one, "label", "") for one in self._sections if source_name(one) == name), "")
+        return f"the label '{label}'" if label else ""
+
     def similar(self, text: str) -> list[str]:
         """Known items whose names are like this one, the best first. Raises OSError."""
         slugs = self._slugs()

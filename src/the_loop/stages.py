@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
 from the_loop.core.ledger import Ledger, Pending, Phase, Standing
-from the_loop.core.model import Kind, Outcome, Verdict, epoch
-
-Event = Mapping[str, Any]
+from the_loop.core.model import Kind, Verdict, delivery_id, epoch
+from the_loop.seen import Files, Seen, Stage, last_of, next_poll, next_poll_at, overlooked, reason_of
 
 _DELIVERED: Final = ("poll.comment_forwarded", "poll.spawned", "session.closed")
 _REJECTED: Final = ("poll.comment_failed", "poll.spawn_failed")
@@ -33,66 +31,6 @@ _VERDICTS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Files:
-    """What the files of one delivery say now. Times are epoch seconds."""
-
-    is_locked: bool | None = False  # accepted or running; None: could not be found out
-    begun_at: float | None = None  # by the start mark of the present offer
-    outcome: Outcome | None = None  # of the present offer, as long as it is not recorded
-    ended_at: float | None = None
-    unit: str = ""  # that it runs in
-    unit_state: str = ""  # as its manager says: "active (running)"
-    look: tuple[str, ...] = ()  # commands that show it running
-    payload: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Here:
-    """What is known beside the item: the poller, the source that the item is of, the configuration."""
-
-    is_running: bool | None = None  # a poller; None: could not be found out
-    paused: str = ""  # why all deliveries pause
-    source: Mapping[str, Any] = field(default_factory=dict)  # as in the heartbeat; empty: not known
-    source_name: str = ""
-    max_retries: int | None = None
-    sources: tuple[str, ...] | None = None  # all that are configured; None: not known
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """Where it is. `state` is for programs; `text` says it with `reason` and times, `commands` are for a person."""
-
-    state: str
-    text: str
-    reason: str = ""
-    since: float | None = None
-    until: float | None = None
-    unit: str = ""
-    commands: tuple[str, ...] = ()
-    is_known: bool = True  # False: nothing speaks of it
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """All that stages are told from. `events` are of the item, oldest first; `at` writes a moment for people."""
-
-    ref: str
-    ledger: Ledger | None
-    events: Sequence[Event]
-    files: Mapping[str, Files]
-    here: Here
-    now: float
-    at: Callable[[float], str]
-    held: str = ""  # why the item's ledger cannot be used
-    unread: str = ""  # why it could not be read
-    is_log_read: bool = True
-
-    def of(self, key: str) -> list[Event]:
-        """The events about one event of the item."""
-        return [event for event in self.events if event.get("deliveryId") == f"{self.ref}/{key}"]
-
-
 def stage_of_item(seen: Seen) -> Stage:
     """Where the item itself is."""
     ledger, at = seen.ledger, seen.at
@@ -102,11 +40,11 @@ def stage_of_item(seen: Seen) -> Stage:
         return _unknown_item(seen)
     poll = ledger.poll
     if poll.phase is Phase.ENDED:
-        ended = _last(seen.events, "session.closed")
+        ended = last_of(seen.events, "session.closed")
         when = f", {at(ended)}" if ended else ""
         return Stage("ended", f"the item ended ({poll.reason or 'no reason kept'}){when}", poll.reason, since=ended)
     if poll.phase is Phase.WAITING:
-        reason = poll.reason or _reason(seen.events, "poll.waiting") or "it starts by the start word"
+        reason = poll.reason or reason_of(seen.events, "poll.waiting") or "it starts by the start word"
         text = f"met, and does not start by itself: {reason}; an authorised person starts it by the start word"
         return Stage("waiting", text, reason)
     if poll.phase is Phase.STARTING:
@@ -117,7 +55,7 @@ def stage_of_item(seen: Seen) -> Stage:
         return replace(stage, state="ending", text=f"ends with {ledger.close_key}: {stage.text}")
     if pause := _pause(ledger, seen):
         return pause
-    since = _last(seen.events, "poll.spawned")
+    since = last_of(seen.events, "poll.spawned")
     started = f"started {at(since)}" if since else "started"
     return Stage("live", f"{started}; new comments are handed over", since=since)
 
@@ -128,7 +66,7 @@ def stage_of_event(seen: Seen, key: str) -> Stage:
     if unusable := _unusable(seen):
         return unusable
     if ledger is not None and (entry := ledger.poll.pending.get(key)) is not None:
-        return _under_way(seen, key) or _pending(seen, ledger, key, entry)
+        return _under_way(seen, key, entry) or _pending(seen, ledger, key, entry)
     if ledger is not None and (carrier := _carrier(ledger, key)):
         stage = stage_of_event(seen, carrier)
         return replace(stage, text=f"it goes with {carrier} of the item: {stage.text}")
@@ -145,7 +83,7 @@ def stage_of_event(seen: Seen, key: str) -> Stage:
 # --- on its way ------------------------------------------------------------------------------------------------------
 
 
-def _under_way(seen: Seen, key: str) -> Stage | None:
+def _under_way(seen: Seen, key: str, entry: Pending) -> Stage | None:
     """What only the delivery's files tell: it runs, or it ended and that is not recorded yet."""
     files = seen.files.get(key, Files())
     if files.is_locked is None:
@@ -164,10 +102,25 @@ def _under_way(seen: Seen, key: str) -> Stage | None:
         text = f"running since {seen.at(files.begun_at or 0.0)}{unit}"
         return Stage("running", text, since=files.begun_at, unit=files.unit, commands=files.look)
     if files.begun_at is None:
-        return None
+        return _at_work(seen, key) if _may_run(seen, entry) else None
     then = "" if seen.here.is_running else "; the next start of the poller decides what follows"
     text = f"begun {seen.at(files.begun_at)}, and its keeper is gone without an outcome: the outcome is unknown{then}"
     return Stage("unknown", text, since=files.begun_at)
+
+
+def _may_run(seen: Seen, entry: Pending) -> bool:
+    """False if the record is newer than what a heartbeat says of the event."""
+    return entry.state.is_offered and entry.retry_at <= seen.now
+
+
+def _at_work(seen: Seen, key: str) -> Stage | None:
+    """What the poller says of a delivery that leaves no marks: its runner is another one than ours."""
+    work = seen.here.work.get(delivery_id(seen.ref, key), {})
+    since = epoch(work.get("since"))
+    if work.get("state") != "running" or since is None:
+        return None
+    unit = str(work.get("unit") or "")
+    return Stage("running", f"running since {seen.at(since)}{f' in {unit}' if unit else ''}", since=since, unit=unit)
 
 
 def _pending(seen: Seen, ledger: Ledger, key: str, entry: Pending) -> Stage:
@@ -176,29 +129,29 @@ def _pending(seen: Seen, ledger: Ledger, key: str, entry: Pending) -> Stage:
         case Standing.GAVE_UP:
             return _gave_up(seen, key)
         case Standing.HELD:
-            reason = entry.reason or _reason(seen.of(key), "poll.comment_held", "dispatch.uncertain")
+            reason = entry.reason or reason_of(seen.of(key), "poll.comment_held", "dispatch.uncertain")
             text = f"held, its outcome is unknown{_because(reason)}; it is not offered again by itself"
             commands = tuple(_typed(verb, seen.ref, key) for verb in ("retry", "settle"))
             return Stage("held", text, reason, commands=commands)
         case Standing.REFUSED:
             return _rejected(seen, key, entry)
         case Standing.LATER:
-            reason = entry.reason or _reason(seen.of(key), "poll.deferred")
+            reason = entry.reason or reason_of(seen.of(key), "poll.deferred")
             text = f"deferred by its receiver{_because(reason)}, {_next_try(seen, entry)}"
             return Stage("deferred", text, reason, until=entry.retry_at or None)
     ahead = next((one for one in _before(ledger, key) if one != key), "")
     if ahead:
         stage = stage_of_event(seen, ahead)
         text = f"{_accepted(seen, key)}, and its turn comes after {ahead} of the item: {stage.text}"
-        since = _last(seen.of(key), "poll.accepted")
+        since = last_of(seen.of(key), "poll.accepted")
         return Stage("waiting", text, f"behind {ahead}", since, stage.until, stage.unit, stage.commands)
     return _first_in_line(seen, ledger, key, entry)
 
 
 def _first_in_line(seen: Seen, ledger: Ledger, key: str, entry: Pending) -> Stage:
-    accepted, since = _accepted(seen, key), _last(seen.of(key), "poll.accepted")
+    accepted, since = _accepted(seen, key), last_of(seen.of(key), "poll.accepted")
     if entry.state is Standing.UNCERTAIN:
-        reason = entry.reason or _reason(seen.of(key), "dispatch.uncertain")
+        reason = entry.reason or reason_of(seen.of(key), "dispatch.uncertain")
         text = f"begun before, its outcome is unknown{_because(reason)}; it is offered again, marked as a redelivery"
         return Stage("unknown", text, reason)
     if entry.state is Standing.LOST:
@@ -216,7 +169,7 @@ def _first_in_line(seen: Seen, ledger: Ledger, key: str, entry: Pending) -> Stag
 
 
 def _rejected(seen: Seen, key: str, entry: Pending) -> Stage:
-    reason = entry.reason or _reason(seen.of(key), *_REJECTED)
+    reason = entry.reason or reason_of(seen.of(key), *_REJECTED)
     limit = f" of {seen.here.max_retries}" if seen.here.max_retries else ""
     text = f"rejected, attempt {entry.attempt - 1}{limit}{_because(reason)}; {_next_try(seen, entry)}"
     return Stage("refused", text, reason, until=entry.retry_at or None)
@@ -227,7 +180,7 @@ def _gave_up(seen: Seen, key: str) -> Stage:
     reason = str(failed[-1].get("reason", "")) if failed else ""
     attempts = f" after attempt {failed[-1].get('attempt')}" if failed else ""
     text = f"given up{attempts}{_because(reason)}; it is not offered again by itself"
-    return Stage("gave-up", text, reason, since=_last(failed), commands=(_typed("retry", seen.ref, key),))
+    return Stage("gave-up", text, reason, since=last_of(failed), commands=(_typed("retry", seen.ref, key),))
 
 
 def _next_try(seen: Seen, entry: Pending) -> str:
@@ -296,7 +249,7 @@ def _settled(seen: Seen, key: str) -> Stage:
         return Stage("settled", "settled, and the event log does not go back to it")
     if not seen.is_log_read:
         return Stage("settled", "settled; how, is in the event log, which cannot be read")
-    started = _last(seen.events, "poll.spawned")
+    started = last_of(seen.events, "poll.spawned")
     when = f" (delivered {seen.at(started)})" if started else ""
     text = (
         f"settled: it went with the item's start{when}; or it was not for the session: "
@@ -315,18 +268,20 @@ def _unusable(seen: Seen) -> Stage | None:
     if not seen.held:
         return None
     text = f"the item is held, its ledger cannot be used: {seen.held}"
-    since = _last(seen.events, "ledger.held")
+    since = last_of(seen.events, "ledger.held")
     return Stage("held", text, seen.held, since=since, commands=(_typed("reset", seen.ref),))
 
 
 def _unknown_item(seen: Seen) -> Stage:
-    if overlooked := _overlooked(seen):
-        return Stage("not-seen", f"passed over: {overlooked}; {_next_poll(seen)}", overlooked, until=_next(seen))
+    if why := overlooked(seen):
+        return Stage("not-seen", f"passed over: {why}; {next_poll(seen)}", why, until=next_poll_at(seen))
     if seen.events and (moment := epoch(seen.events[-1]["time"])):
         reason = str(seen.events[-1].get("reason", ""))
         text = f"the item has no record; last mentioned {seen.at(moment)}: {seen.events[-1].get('message', '')}"
-        return Stage("not-seen", f"{text}; {_next_poll(seen)}", reason, is_known=True)
-    return Stage("not-seen", f"not seen: the item is not known; {_next_poll(seen)}", until=_next(seen), is_known=False)
+        return Stage("not-seen", f"{text}; {next_poll(seen)}", reason, is_known=True)
+    needs = f" (it needs {seen.here.needs})" if seen.here.needs else ""
+    text = f"not seen: the item is not known{needs}; {next_poll(seen)}"
+    return Stage("not-seen", text, until=next_poll_at(seen), is_known=False)
 
 
 def _not_seen(seen: Seen, ledger: Ledger | None, key: str) -> Stage:
@@ -347,56 +302,12 @@ def _not_seen(seen: Seen, ledger: Ledger | None, key: str) -> Stage:
         return Stage(
             "not-seen", text, f"behind {ledger.spawn_key}", unit=start.unit, commands=start.commands, is_known=False
         )
-    if overlooked := _overlooked(seen, key):
-        return Stage("not-seen", f"passed over: {overlooked}; {_next_poll(seen)}", overlooked, until=_next(seen))
+    if why := overlooked(seen, key):
+        return Stage("not-seen", f"passed over: {why}; {next_poll(seen)}", why, until=next_poll_at(seen))
     why = f"{pause.text}; " if pause is not None and ledger.poll.away else ""
-    return Stage("not-seen", f"not seen yet: {why}{_next_poll(seen)}", until=_next(seen), is_known=False)
-
-
-def _overlooked(seen: Seen, key: str = "") -> str:
-    """Why the source may not read it, if it says so: by folder, or by folder and file."""
-    place = seen.ref.partition("/")[2] + (f"/{key.partition(':')[2]}" if key else "")
-    overlooked = seen.here.source.get("overlooked")
-    return str(overlooked.get(place) or "") if isinstance(overlooked, Mapping) else ""
-
-
-def _next_poll(seen: Seen) -> str:
-    """When the source of the item is polled next, or why not."""
-    here, name = seen.here, f"its source '{seen.here.source_name}'"
-    if not here.source_name:
-        if here.sources is None:
-            return "which source it is of is not known"
-        return f"no configured source has it (there {_are(here.sources)})"
-    if here.is_running is None:
-        return f"it is not known whether a poller is running that polls {name}"
-    if not here.is_running:
-        return f"no poller is running, the next start polls {name}"
-    if not here.source:
-        return f"the running poller does not have {name}: its configuration is another one"
-    state, error = here.source.get("state"), here.source.get("error")
-    if state == "unread":
-        return f"{name} is not polled: no user is authorised on it"
-    until = epoch(here.source.get("waitingUntil"))
-    upcoming = f"{name} is polled next {seen.at(until)}, after a limit" if until else _upcoming(seen, name)
-    return f"{upcoming}; it is failing: {error}" if error else upcoming
-
-
-def _upcoming(seen: Seen, name: str) -> str:
-    upcoming = epoch(seen.here.source.get("nextCycleAt"))
-    if upcoming is None or upcoming <= seen.now:
-        return f"{name} is being polled now"
-    return f"{name} is polled next {seen.at(upcoming)}"
-
-
-def _next(seen: Seen) -> float | None:
-    source = seen.here.source
-    return epoch(source.get("waitingUntil")) or epoch(source.get("nextCycleAt")) if seen.here.is_running else None
-
-
-def _are(names: Sequence[str]) -> str:
-    if not names:
-        return "is none"
-    return ("is " if len(names) == 1 else "are ") + ", ".join(f"'{name}'" for name in names)
+    if key.startswith(f"{Kind.REVIEW}:"):
+        why += "a review without a text or a verdict is not an event, but each of its comments on lines is; "
+    return Stage("not-seen", f"not seen yet: {why}{next_poll(seen)}", until=next_poll_at(seen), is_known=False)
 
 
 # --- words -----------------------------------------------------------------------------------------------------------
@@ -407,7 +318,7 @@ def _typed(verb: str, *words: str) -> str:
 
 
 def _accepted(seen: Seen, key: str) -> str:
-    moment = _last(seen.of(key), "poll.accepted")
+    moment = last_of(seen.of(key), "poll.accepted")
     return f"accepted {seen.at(moment)}" if moment else "accepted"
 
 
@@ -417,13 +328,3 @@ def _because(reason: str) -> str:
 
 def _when(seen: Seen, moment: float | None) -> str:
     return f", {seen.at(moment)}" if moment else ""
-
-
-def _reason(events: Sequence[Event], *names: str) -> str:
-    """The reason of the latest of these events."""
-    return next((str(event.get("reason", "")) for event in reversed(events) if event["event"] in names), "")
-
-
-def _last(events: Sequence[Event], *names: str) -> float | None:
-    """When the latest of these events was, epoch seconds; of all, if none is named."""
-    return next((epoch(event["time"]) for event in reversed(events) if not names or event["event"] in names), None)

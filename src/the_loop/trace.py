@@ -32,7 +32,8 @@ from the_loop.places import Places, event_of_file
 from the_loop.processes import identity_of
 from the_loop.records import Records
 from the_loop.runners.units import unit_name
-from the_loop.stages import Files, Here, Seen, Stage, stage_of_event, stage_of_item
+from the_loop.seen import Files, Here, Seen, Stage
+from the_loop.stages import stage_of_event, stage_of_item
 from the_loop.state import PIDFILE, StateRoot
 from the_loop.supervision.journal import last_lines_of, read_journal, read_journal_about
 from the_loop.supervision.unit import Unit, state_of, unit_of
@@ -260,6 +261,7 @@ class _Tracer:
         told = (str(event["source"]) for event in reversed(events) if event.get("source"))
         name = self.places.source_of(ref) or next(told, "")
         sources = beat.get("sources", []) if is_of_holder else []
+        works = beat.get("work", []) if sight.probe is Probe.HELD and is_of_holder else []
         config = self._config
         return Here(
             is_running={Probe.HELD: True, Probe.FREE: False}.get(sight.probe),
@@ -268,6 +270,8 @@ class _Tracer:
             source_name=name,
             max_retries=None if config is None else config.polling.max_retries,
             sources=None if config is None else self.places.names(),
+            needs=self.places.needs(name),
+            work={str(one.get("deliveryId")): one for one in works if isinstance(one, dict)},
         )
 
     # --- the receiver's output ---

@@ -9,7 +9,8 @@ import pytest
 from support.factories import REF, ledger, pending
 from the_loop.core.ledger import Breaker, Phase, Spawn, Standing
 from the_loop.core.model import Outcome, Verdict, timestamp
-from the_loop.stages import Files, Here, Seen, Stage, stage_of_event, stage_of_item
+from the_loop.seen import Files, Here, Seen, Stage
+from the_loop.stages import stage_of_event, stage_of_item
 
 if TYPE_CHECKING:
     from the_loop.core.ledger import Ledger
@@ -79,6 +80,18 @@ def test_event_when_not_seen_then_it_says_what_keeps_the_source_from_it(here: He
     item = stage_of_item(seen(None, here=here))
     assert why in item.text
     assert (item.state, item.is_known) == ("not-seen", False)
+
+
+def test_item_when_not_known_then_what_it_has_to_have_is_told() -> None:
+    here = Here(is_running=True, source=POLLED, source_name="work", needs="the label 'auto'")
+
+    assert stage_of_item(seen(None, here=here)).text == (
+        "not seen: the item is not known (it needs the label 'auto'); its source 'work' is polled next T+40"
+    )
+
+
+def test_review_when_not_seen_then_it_may_be_none_that_is_an_event() -> None:
+    assert "a review without a text or a verdict is not an event" in stage(ledger(), key="review:7").text
 
 
 def test_event_when_its_file_is_passed_over_then_the_reason_is_told() -> None:
@@ -225,6 +238,18 @@ def test_event_when_its_files_tell_then_they_count_before_the_record(files: File
     found = stage(queued(), files={KEY: files})
 
     assert (found.state, found.text) == (state, text)
+
+
+def test_event_when_its_runner_leaves_no_marks_then_the_poller_tells_that_it_runs() -> None:
+    work = {f"{REF}/{KEY}": {"state": "running", "since": timestamp(NOW - 7), "unit": "x.service"}}
+    here = Here(is_running=True, work=work)
+
+    found = stage(queued(), here=here)
+
+    assert (found.state, found.text, found.since) == ("running", "running since T-7 in x.service", NOW - 7)
+    assert stage(queued(Standing.REFUSED, retry_at=NOW + 9), here=here).state == "refused", "the heartbeat is older"
+    assert stage(queued(Standing.HELD), here=here).state == "held"
+    assert stage(ledger(queue=["comment:8"]), key="comment:8", here=here).state == "waiting"
 
 
 def test_event_when_ended_and_no_poller_runs_then_the_next_start_records_it() -> None:

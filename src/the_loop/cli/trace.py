@@ -18,7 +18,7 @@ from the_loop.core.model import LoopError, delivery_id, epoch, explain, timestam
 
 if TYPE_CHECKING:
     from the_loop.config import Config
-    from the_loop.stages import Stage
+    from the_loop.seen import Stage
     from the_loop.trace import Output, Traced
 
 _SHOWN: Final = 100  # lines of the timeline
