@@ -130,7 +130,7 @@ def _sources(ctx: click.Context) -> list[str]:
     """The sources of the last poller, or of the configuration if there was none."""
     from the_loop.config import source_name
     from the_loop.config_file import find_file, load
-    from the_loop.heartbeat import read_heartbeat
+    from the_loop.last_report import read_heartbeat
 
     polled = [str(one["name"]) for one in read_heartbeat(_root(ctx)).get("sources", []) if "name" in one]
     if polled:
