@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Protocol, TextIO
+from typing import Any, BinaryIO, Final, Protocol, TextIO
 
 from the_loop.core.model import Note, delivery_id, printable, timestamp, with_given
 
@@ -327,7 +327,7 @@ def read_log(path: Path, naming: str = "") -> Iterator[dict[str, Any]]:
     needle = json.dumps(naming)[1:-1].encode("ascii")
     for file in (_older(path), path):
         try:
-            lines = file.open("rb")
+            lines = _opened(file)
         except FileNotFoundError:
             continue
         with lines:
@@ -335,6 +335,15 @@ def read_log(path: Path, naming: str = "") -> Iterator[dict[str, Any]]:
                 event = parse_line(line) if needle in line else None
                 if event is not None:
                     yield event
+
+
+def _opened(path: Path) -> BinaryIO:
+    """The file, to be read; one that could make us wait, as a fifo does, is not. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is a fifo")
+    return os.fdopen(descriptor, "rb")
 
 
 def parse_line(line: bytes | str) -> dict[str, Any] | None:

@@ -31,12 +31,14 @@ class Here:
     """What is known beside the item: the poller, the source that the item is of, the configuration."""
 
     is_running: bool | None = None  # a poller; None: could not be found out
+    has_reported: bool = True  # the poller that runs now, or the last one: there is a heartbeat of it
     paused: str = ""  # why all deliveries pause
     source: Mapping[str, Any] = field(default_factory=dict)  # as in the heartbeat; empty: not known
     source_name: str = ""
     max_retries: int | None = None
     sources: tuple[str, ...] | None = None  # all that are configured; None: not known
     needs: str = ""  # what an item of the source has to have
+    changed: tuple[str, ...] = ()  # logins that changed hands, of which something on the item waits
     work: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what the poller says it does, by delivery id
 
 
@@ -73,6 +75,10 @@ class Seen:
         """The events about one event of the item."""
         return [event for event in self.events if event.get("deliveryId") == delivery_id(self.ref, key)]
 
+    def moments(self, key: str) -> list[float]:
+        """When these were, epoch seconds."""
+        return [at for event in self.of(key) if (at := epoch(event["time"])) is not None]
+
 
 def overlooked(seen: Seen, key: str = "") -> str:
     """Why the source may not read it, if it says so: by folder, or by folder and file."""
@@ -92,6 +98,8 @@ def next_poll(seen: Seen) -> str:
         return f"it is not known whether a poller is running that polls {name}"
     if not here.is_running:
         return f"no poller is running, the next start polls {name}"
+    if not here.has_reported:
+        return f"the running poller did not say yet when it polls {name}"
     if not here.source:
         return f"the running poller does not have {name}: its configuration is another one"
     state, error = here.source.get("state"), here.source.get("error")
@@ -106,7 +114,9 @@ def _upcoming(seen: Seen, name: str) -> str:
     upcoming = epoch(seen.here.source.get("nextCycleAt"))
     if upcoming is None or upcoming <= seen.now:
         return f"{name} is being polled now"
-    return f"{name} is polled next {seen.at(upcoming)}"
+    good = epoch(seen.here.source.get("lastGoodAt"))
+    last = f" was read {seen.at(good)}, and" if good else ""
+    return f"{name}{last} is polled next {seen.at(upcoming)}"
 
 
 def next_poll_at(seen: Seen) -> float | None:

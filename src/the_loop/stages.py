@@ -14,7 +14,7 @@ _DELIVERED: Final = ("poll.comment_forwarded", "poll.spawned", "session.closed")
 _REJECTED: Final = ("poll.comment_failed", "poll.spawn_failed")
 _BEGUN: Final = ("accepted", "running", "ended", "unknown", "held")  # of a spawn that is not built again
 _RULES: Final = {
-    "unauthorized": "its author is not authorised to speak here",
+    "unauthorized": "its author is not authorised to speak here, or cannot be established",
     "own": "it is a notice of our own: its last line is the marker",
     "kind": "`session.kinds` does not have its kind",
     "deleted": "it was deleted before it was handed over",
@@ -131,7 +131,7 @@ def _pending(seen: Seen, ledger: Ledger, key: str, entry: Pending) -> Stage:
         case Standing.HELD:
             reason = entry.reason or reason_of(seen.of(key), "poll.comment_held", "dispatch.uncertain")
             text = f"held, its outcome is unknown{_because(reason)}; it is not offered again by itself"
-            commands = tuple(_typed(verb, seen.ref, key) for verb in ("retry", "settle"))
+            commands = tuple(_typed(f"ledger {verb}", seen.ref, key) for verb in ("retry", "settle"))
             return Stage("held", text, reason, commands=commands)
         case Standing.REFUSED:
             return _rejected(seen, key, entry)
@@ -180,7 +180,7 @@ def _gave_up(seen: Seen, key: str) -> Stage:
     reason = str(failed[-1].get("reason", "")) if failed else ""
     attempts = f" after attempt {failed[-1].get('attempt')}" if failed else ""
     text = f"given up{attempts}{_because(reason)}; it is not offered again by itself"
-    return Stage("gave-up", text, reason, since=last_of(failed), commands=(_typed("retry", seen.ref, key),))
+    return Stage("gave-up", text, reason, since=last_of(failed), commands=(_typed("ledger retry", seen.ref, key),))
 
 
 def _next_try(seen: Seen, entry: Pending) -> str:
@@ -198,7 +198,7 @@ def _pause(ledger: Ledger, seen: Seen) -> Stage | None:
         return Stage("paused", "the item is paused by a word, and goes on with the resume word", "paused")
     if poll.breaker.since:
         text = f"the item pauses since {seen.at(poll.breaker.since)}: too many events within an hour"
-        command = _typed("retry", seen.ref)
+        command = _typed("ledger retry", seen.ref)
         return Stage("paused", text, "too many events within an hour", since=poll.breaker.since, commands=(command,))
     return None
 
@@ -269,7 +269,7 @@ def _unusable(seen: Seen) -> Stage | None:
         return None
     text = f"the item is held, its ledger cannot be used: {seen.held}"
     since = last_of(seen.events, "ledger.held")
-    return Stage("held", text, seen.held, since=since, commands=(_typed("reset", seen.ref),))
+    return Stage("held", text, seen.held, since=since, commands=(_typed("ledger reset", seen.ref),))
 
 
 def _unknown_item(seen: Seen) -> Stage:
@@ -307,14 +307,19 @@ def _not_seen(seen: Seen, ledger: Ledger | None, key: str) -> Stage:
     why = f"{pause.text}; " if pause is not None and ledger.poll.away else ""
     if key.startswith(f"{Kind.REVIEW}:"):
         why += "a review without a text or a verdict is not an event, but each of its comments on lines is; "
-    return Stage("not-seen", f"not seen yet: {why}{next_poll(seen)}", until=next_poll_at(seen), is_known=False)
+    commands = tuple(_typed("authors accept", login) for login in seen.here.changed)
+    if commands:
+        logins = " and ".join(f"'{login}'" for login in seen.here.changed)
+        why += f"what {logins} wrote on the item waits, as the account is another one than before; "
+    text = f"not seen yet: {why}{next_poll(seen)}"
+    return Stage("not-seen", text, until=next_poll_at(seen), commands=commands, is_known=False)
 
 
 # --- words -----------------------------------------------------------------------------------------------------------
 
 
 def _typed(verb: str, *words: str) -> str:
-    return f"the-loop ledger {verb} {shlex.join(words)}"
+    return f"the-loop {verb} {shlex.join(words)}"
 
 
 def _accepted(seen: Seen, key: str) -> str:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from the_loop.addresses import Address, read_address
+from the_loop.authors import AuthorsUnusable, read_authors, waiting_authors
 from the_loop.config import Config
 from the_loop.core.ledger import Ledger, Pending
 from the_loop.core.model import delivery_id, epoch, explain, timestamp
@@ -29,31 +30,20 @@ from the_loop.last_report import read_heartbeat
 from the_loop.ledgers import HeldItem, Ledgers
 from the_loop.lock import Probe, look
 from the_loop.places import Places, event_of_file
+from the_loop.printed import Output, of_log, of_units
 from the_loop.processes import identity_of
 from the_loop.records import Records
 from the_loop.runners.units import unit_name
 from the_loop.seen import Files, Here, Seen, Stage
 from the_loop.stages import stage_of_event, stage_of_item
 from the_loop.state import PIDFILE, StateRoot
-from the_loop.supervision.journal import last_lines_of, read_journal, read_journal_about
+from the_loop.supervision.journal import read_journal, read_journal_about
 from the_loop.supervision.unit import Unit, state_of, unit_of
 
 _FILES_READ: Final = 50  # pending events of an item whose files are looked at
 _TRIES: Final = 5  # of reading what is being written
-_OFFERS: Final = 16  # of an event that is done with: its units are looked for in the journal by number
-_LINES: Final = 10
-_TAIL: Final = 8192  # bytes
 _MANAGER_LIMIT_S: Final = 0.5
 _OF_THE_ITEM: Final = ("poll.spawned", "session.closed", "control.applied")  # shown with each of its events
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """The last lines of what the receiver printed. `place` says where from; `is_shared` by all deliveries."""
-
-    place: str
-    lines: tuple[str, ...]
-    is_shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,60 +243,60 @@ class _Tracer:
 
     def _here(self, ref: str, events: Sequence[Mapping[str, Any]]) -> Here:
         sight = look(self._root.path, PIDFILE)
-        beat = read_heartbeat(self._root)
         if sight.probe is Probe.UNKNOWN:
             self.unreadable.append(f"the lock: {sight.cause}")
-        holder = sight.holder
+        beat, holder = self._beat(), sight.holder
         is_of_holder = holder is None or (beat.get("pid"), beat.get("starttime")) == (holder.pid, holder.starttime)
+        beat = beat if is_of_holder else {}
+        works = beat.get("work", []) if sight.probe is Probe.HELD else []
         told = (str(event["source"]) for event in reversed(events) if event.get("source"))
         name = self.places.source_of(ref) or next(told, "")
-        sources = beat.get("sources", []) if is_of_holder else []
-        works = beat.get("work", []) if sight.probe is Probe.HELD and is_of_holder else []
         config = self._config
         return Here(
             is_running={Probe.HELD: True, Probe.FREE: False}.get(sight.probe),
-            paused=str(beat.get("paused") or "") if is_of_holder else "",
-            source=next((one for one in sources if one.get("name") == name), {}),
+            has_reported=bool(beat),
+            paused=str(beat.get("paused") or ""),
+            source=next((one for one in beat.get("sources", []) if one.get("name") == name), {}),
             source_name=name,
             max_retries=None if config is None else config.polling.max_retries,
             sources=None if config is None else self.places.names(),
             needs=self.places.needs(name),
             work={str(one.get("deliveryId")): one for one in works if isinstance(one, dict)},
+            changed=self._changed(ref),
         )
 
-    # --- the receiver's output ---
+    def _beat(self) -> dict[str, Any]:
+        """The heartbeat; empty if there is none, or if it cannot be read, which is noted."""
+        try:
+            self._root.heartbeat.open("rb").close()
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            self._note("the heartbeat", error)
+            return {}
+        return read_heartbeat(self._root)
+
+    def _changed(self, ref: str) -> tuple[str, ...]:
+        """The logins of other accounts than before, of which something on the item waits for a decision."""
+        try:
+            waiting = waiting_authors(read_authors(self._root.authors))
+        except AuthorsUnusable as error:
+            self.unreadable.append(f"the accounts of authors: {error}")
+            return ()
+        return tuple(sorted({one.login for one in waiting if ref in one.refs}))
 
     def _output(self, seen: Seen, key: str) -> Output | None:
         """The end of what the receiver of this event printed, as far as it can be told apart."""
-        pending = {} if seen.ledger is None else seen.ledger.poll.pending
-        offers = max(_OFFERS, pending[key].offer) if key in pending else _OFFERS
-        names = [unit_name(self._root.path, delivery_id(seen.ref, key), number) for number in range(1, offers + 1)]
         try:
-            if lines := last_lines_of(names, self._uid, _LINES):
-                return Output("the journal of its unit", tuple(lines))
+            if found := of_units(self._root, seen, key, self._uid):
+                return found
         except OSError as error:
             self._note("the journal of its unit", error)
-        log = self._root.logs / "output.log"
         try:
-            changed = log.stat().st_mtime
-            if not self._is_within(changed, seen, key):
-                return None
-            lines = _tail(log)
-            return Output(str(log), tuple(lines), is_shared=True) if lines else None
-        except FileNotFoundError:
-            return None
+            return of_log(self._root, seen, key)
         except OSError as error:
             self._note("the output", error)
             return None
-
-    def _is_within(self, moment: float, seen: Seen, key: str) -> bool:
-        """True if the event's receiver was running then: the log that all share ends with what it printed."""
-        files = seen.files.get(key, Files())
-        moments = [at for event in seen.of(key) if (at := epoch(event["time"]))]
-        moments += [at for at in (files.begun_at, files.ended_at) if at]
-        if files.is_locked and files.begun_at:
-            return moment >= files.begun_at - 1
-        return bool(moments) and min(moments) - 1 <= moment <= max(moments) + 2
 
     # --- near misses ---
 
@@ -379,10 +369,3 @@ def _modified(path: Path) -> float | None:
         return path.stat().st_mtime
     except FileNotFoundError:
         return None
-
-
-def _tail(path: Path) -> list[str]:
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - _TAIL))
-        return file.read().decode("utf-8", "replace").splitlines()[-_LINES:]

@@ -65,6 +65,7 @@ def test_event_when_not_seen_yet_then_the_next_cycle_is_named() -> None:
         (Here(is_running=True, sources=("a", "b")), "no configured source has it (there are 'a', 'b')"),
         (Here(is_running=True, sources=("a",)), "no configured source has it (there is 'a')"),
         (Here(is_running=True, sources=()), "no configured source has it (there is none)"),
+        (Here(is_running=True, source_name="work", has_reported=False), "the running poller did not say yet when"),
         (Here(is_running=True, source_name="work"), "the running poller does not have its source 'work'"),
         (Here(is_running=True, source_name="work", source={"state": "unread"}), "no user is authorised on it"),
         (Here(is_running=True, source_name="work", source={"nextCycleAt": timestamp(NOW - 1)}), "is being polled now"),
@@ -92,6 +93,19 @@ def test_item_when_not_known_then_what_it_has_to_have_is_told() -> None:
 
 def test_review_when_not_seen_then_it_may_be_none_that_is_an_event() -> None:
     assert "a review without a text or a verdict is not an event" in stage(ledger(), key="review:7").text
+
+
+def test_event_when_something_waits_for_a_decision_about_an_account_then_it_may_be_that() -> None:
+    found = stage(ledger(), here=Here(is_running=True, source=POLLED, source_name="work", changed=("bob",)))
+
+    assert found.text.startswith("not seen yet: what 'bob' wrote on the item waits, as the account is another one")
+    assert found.commands == ("the-loop authors accept bob",)
+
+
+def test_event_when_its_source_was_read_then_it_says_when() -> None:
+    here = Here(is_running=True, source={**POLLED, "lastGoodAt": timestamp(NOW - 20)}, source_name="work")
+
+    assert stage(ledger(), here=here).text.endswith("its source 'work' was read T-20, and is polled next T+40")
 
 
 def test_event_when_its_file_is_passed_over_then_the_reason_is_told() -> None:
@@ -311,7 +325,7 @@ def test_event_when_given_up_then_what_to_type_is_told() -> None:
         (
             told("dispatch.dropped", reason="unauthorized", author="mallory"),
             "dropped",
-            "not delivered by 'mallory': its author is not authorised to speak here, T-10",
+            "not delivered by 'mallory': its author is not authorised to speak here, or cannot be established, T-10",
         ),
         (told("dispatch.dropped", reason="own"), "dropped", "a notice of our own"),
         (told("dispatch.dropped", reason="kind"), "dropped", "`session.kinds` does not have its kind"),

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from support import configs
 from support.shelf import Shelf, ledger
+from the_loop import printed
 from the_loop import trace as tracing
 from the_loop.cli import cli
 from the_loop.core.ledger import Phase, Standing, change, encode, end, move
@@ -39,7 +40,7 @@ def no_journal(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine's own journal has nothing to do with this."""
     monkeypatch.setattr(tracing, "read_journal_about", lambda *_: iter(()))
     monkeypatch.setattr(tracing, "read_journal", lambda *_: iter(()))
-    monkeypatch.setattr(tracing, "last_lines_of", lambda *_: [])
+    monkeypatch.setattr(printed, "last_lines_of", lambda *_: [])
 
 
 def trace(shelf: Shelf, text: str, *sources: dict[str, Any]) -> Traced:
@@ -197,6 +198,34 @@ def test_record_when_it_cannot_be_read_then_is_said_and_not_taken_for_none(
     assert found.stage.text == "its record cannot be read: Permission denied"
     assert not found.stage.is_known
     assert found.suggestions == ()
+
+
+def test_heartbeat_when_it_cannot_be_read_then_is_said(shelf: Shelf) -> None:
+    shelf.ledgers.save(ledger(REF))
+    shelf.root.heartbeat.mkdir()
+
+    assert "the heartbeat: Is a directory" in trace(shelf, REF).unreadable
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "output.log"])
+def test_logs_when_a_fifo_is_there_then_are_not_waited_for(shelf: Shelf, name: str) -> None:
+    shelf.ledgers.save(ledger(REF))
+    os.mkfifo(shelf.root.logs / name)
+
+    assert [problem.partition(":")[0] for problem in trace(shelf, f"{REF}/comment:1").unreadable] == [
+        {"events.jsonl": "the event log", "output.log": "the output"}[name]
+    ]
+
+
+def test_accounts_when_something_waits_on_the_item_then_their_logins_are_told(shelf: Shelf) -> None:
+    shelf.ledgers.save(ledger(REF))
+    account = {"since": timestamp(NOW), "refs": [REF]}
+    bob = {"id": 1, "since": timestamp(NOW), "sources": ["work"], "waiting": {"2": account}}
+    tree = {"schema": 1, "hosts": {"api.github.com": {"logins": {"bob": bob}, "reread": []}}}
+    shelf.root.authors.write_bytes(to_json_bytes(tree))
+
+    assert "what 'bob' wrote on the item waits" in trace(shelf, f"{REF}/comment:9").stage.text
+    assert trace(shelf, "github:octo/repo#2/comment:9").stage.commands == ()
 
 
 def test_record_when_held_then_why_is_told_and_it_stays_where_it_is(shelf: Shelf) -> None:

@@ -18,8 +18,9 @@ from the_loop.core.model import LoopError, delivery_id, epoch, explain, timestam
 
 if TYPE_CHECKING:
     from the_loop.config import Config
+    from the_loop.printed import Output
     from the_loop.seen import Stage
-    from the_loop.trace import Output, Traced
+    from the_loop.trace import Traced
 
 _SHOWN: Final = 100  # lines of the timeline
 _LINE_LIMIT: Final = 400  # characters of one line of output
