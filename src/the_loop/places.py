@@ -65,9 +65,9 @@ class Places:
         asked = slug(text)
         folded = asked.casefold()
         found = [one for one in slugs if one.casefold() == folded]
-        number = asked.rpartition("@")[1:]
-        if number[0] and number[1]:  # of another repository
-            found += [one for one in slugs if one.endswith("".join(number))][:_SHOWN]
+        number = asked.rpartition("@")[2]
+        if number.isdecimal():  # of another repository
+            found += [one for one in slugs if one.endswith(f"@{number}")][:_SHOWN]
         if len(found) < _SHOWN:
             close = [one for one in slugs if abs(len(one) - len(asked)) <= len(asked) // 4]
             found += difflib.get_close_matches(asked, close, n=_SHOWN, cutoff=_LIKE)

@@ -14,7 +14,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -77,7 +77,10 @@ def trace(root: StateRoot, text: str, config: Config | str, at: Callable[[float]
     key = place.key
     if address is not None and address.path:
         key = event_of_file(tracer.record_of(place.refs[0]).ledger, key) if key else ""
-    return tracer.trace(text, place.refs[0], key)
+    found = tracer.trace(text, place.refs[0], key)
+    if address is None or found.stage.is_known or not _is_missing(address.path):
+        return found
+    return replace(found, stage=replace(found.stage, text=f"there is no such file; {found.stage.text}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,17 @@ class _Record:
     ledger: Ledger | None = None
     held: str = ""
     unread: str = ""
+
+
+def _is_missing(path: str) -> bool:
+    """True for a path that leads nowhere; False if that cannot be found out."""
+    try:
+        Path(path).expanduser().lstat()
+    except FileNotFoundError:
+        return bool(path)
+    except (OSError, RuntimeError):
+        return False
+    return False
 
 
 class _Tracer:

@@ -113,6 +113,15 @@ def test_path_when_of_a_directory_source_then_is_its_item_or_event(shelf: Shelf,
         assert trace(shelf, str(other)).stage.text == "no configured directory source has this path"
 
 
+def test_path_when_it_leads_nowhere_then_is_said(shelf: Shelf) -> None:
+    place = shelf.root.path / "inbox" / "door"
+    assert trace(shelf, str(place)).stage.text.startswith("there is no such file; not seen: ")
+
+    place.mkdir(parents=True)
+
+    assert trace(shelf, str(place)).stage.text.startswith("not seen: ")
+
+
 # --- near misses -----------------------------------------------------------------------------------------------------
 
 
@@ -123,6 +132,8 @@ def test_path_when_of_a_directory_source_then_is_its_item_or_event(shelf: Shelf,
         ("directory:in box/dor", "directory:in box/door"),
         ("github:octo/other#15", "github:octo/repo#15"),
         ("github:octo/rep#15", "github:octo/repo#15"),
+        ("15", "github:octo/repo#15"),
+        ("#15", "github:octo/repo#15"),
         ("door", None),
     ],
 )
