@@ -9,7 +9,7 @@ from typing import Final
 
 from the_loop.core.model import delivery_id
 from the_loop.durable import IrregularFile
-from the_loop.runners.units import unit_name
+from the_loop.runners.unit_names import unit_name
 from the_loop.seen import Files, Seen
 from the_loop.state import StateRoot
 from the_loop.supervision.journal import last_lines_of

@@ -33,7 +33,7 @@ from the_loop.places import Places, event_of_file
 from the_loop.printed import Output, of_log, of_units
 from the_loop.processes import identity_of
 from the_loop.records import Records
-from the_loop.runners.units import unit_name
+from the_loop.runners.unit_names import unit_name
 from the_loop.seen import Files, Here, Seen, Stage
 from the_loop.stages import stage_of_event, stage_of_item
 from the_loop.state import PIDFILE, StateRoot

@@ -7,7 +7,6 @@ is held, and a call that was not accepted leaves it free (docs/development/decis
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -16,6 +15,7 @@ from the_loop.manager import Manager, Property, Refused
 from the_loop.processes import is_main_of_unit
 from the_loop.runners.base import Offer
 from the_loop.runners.keeper import GRACE_S, passed_on
+from the_loop.runners.unit_names import unit_name
 from the_loop.subprocesses import manager_environment
 
 SLICE: Final = "theloop.slice"
@@ -50,11 +50,6 @@ class Units:
     def close(self) -> None:
         """Drop the connection to the manager."""
         self._manager.close()
-
-
-def unit_name(root: Path, delivery_id: str, number: int) -> str:
-    """`theloop-<root>-<delivery>-<offer>.service`; both hashes, as names from outside are not unit names."""
-    return f"theloop-{_short(str(root))}-{_short(delivery_id)}-{number}.service"
 
 
 def find_units(root: Path, environ: Mapping[str, str]) -> Units | None:
@@ -99,7 +94,3 @@ def _is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _short(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]

@@ -1,0 +1,15 @@
+"""The names of the transient units that deliveries run in."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+
+def unit_name(root: Path, delivery_id: str, number: int) -> str:
+    """`theloop-<root>-<delivery>-<offer>.service`; both hashes, as names from outside are not unit names."""
+    return f"theloop-{_short(str(root))}-{_short(delivery_id)}-{number}.service"
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
