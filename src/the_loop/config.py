@@ -18,6 +18,7 @@ from the_loop.core.model import LoopError
 Seconds = Annotated[int, Meta(ge=1, le=86_400)]
 Name = Annotated[str, Meta(min_length=1, max_length=100)]
 SourceName = Annotated[str, Meta(pattern=r"^[^/#:\x00-\x1f\x7f]+$", max_length=100)]
+KindName = Literal["spawn", "comment", "review", "review_comment", "close"]
 Phrase = Annotated[str, Meta(min_length=1, max_length=100)]
 
 
@@ -69,6 +70,7 @@ class Session(Section, frozen=True, kw_only=True):
     """What every runner has. Third parties derive from it."""
 
     runner: str = "exec"
+    kinds: tuple[KindName, ...] = ("spawn", "comment", "review", "review_comment", "close")
     on_uncertain: Literal["redeliver", "hold"] = "redeliver"
 
 

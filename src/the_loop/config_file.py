@@ -11,7 +11,7 @@ import os
 import pwd
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import yaml
@@ -92,8 +92,8 @@ def parse(text: bytes, file: str, *, is_for_here: bool = False) -> Config:
         raise ConfigError(file, [Fault("", f"{what}; at least 'polling.sources' is needed")])
     try:
         config = _config(tree, file)
-        if is_for_here and (unknown := _about_names(config, "user_fault")):
-            raise ConfigError(file, unknown)
+        if is_for_here and (found := _faults_here(config)):
+            raise ConfigError(file, found)
     except ConfigError as error:
         placed = [Fault(fault.path, fault.problem, read.line_of(fault.path)) for fault in error.faults]
         raise ConfigError(file, [*read.faults, *placed]) from None
@@ -215,6 +215,8 @@ def _value(hint: Any, value: Any, path: str, faults: list[Fault]) -> Any:
         return _sources(value, path, faults)
     if isinstance(hint, type) and issubclass(hint, Section):
         return _section(hint, value, path, faults)
+    if dict in (get_origin(part) for part in get_args(hint)) and isinstance(value, dict):
+        return {name: _value(str, one, _join(path, name), faults) for name, one in value.items()}
     texts = value if isinstance(value, list) else [value]
     for index, text in enumerate(texts):
         if isinstance(text, str) and (problem := text_fault(text)):
@@ -292,7 +294,16 @@ def _contradictions(config: Config) -> list[Fault]:
     words = [phrase.casefold() for phrase in msgspec.structs.astuple(config.routing.control)]
     if len(set(words)) < len(words):
         faults.append(Fault("routing.control", "two words are the same"))
+    if not config.session.kinds:
+        faults.append(Fault("session.kinds", "is empty: nothing would be handed over"))
     return faults + _stated(RUNNERS, config.session.runner, config.session, config, "session")
+
+
+def _faults_here(config: Config) -> list[Fault]:
+    """What is wrong on this machine: users that it does not know, files that the runner cannot use."""
+    ask = getattr(RUNNERS.get(config.session.runner), "faults_here", None)
+    of_runner = [] if ask is None else ask(config.session)
+    return _about_names(config, "user_fault") + [Fault(_join("session", one.path), one.problem) for one in of_runner]
 
 
 def doubts(config: Config) -> list[Fault]:

@@ -11,7 +11,12 @@ _BRIEFLY: Final = reprlib.Repr()
 _BRIEFLY.maxstring = _BRIEFLY.maxother = 60
 _BRIEFLY.maxlevel = 2
 _NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?")
-_EXAMPLES: Final = {"authorizedUsers": "octocat", "repos": "octo/repo", "command": "my-agent"}
+_EXAMPLES: Final = {
+    "authorizedUsers": "octocat",
+    "repos": "octo/repo",
+    "command": "my-agent",
+    "kinds": "spawn, comment",
+}
 _AS_BOOL: Final = {"yes": "true", "on": "true", "true": "true", "no": "false", "off": "false", "false": "false"}
 
 
@@ -47,6 +52,8 @@ def right(hint: Any, key: str) -> str:
         return f"one of: {', '.join(get_args(base))}"
     if get_origin(base) is tuple:
         return f"a list, as in [{_EXAMPLES.get(key, 'one, two')}]"
+    if get_origin(base) is dict:
+        return "a mapping, as in {NAME: value}"
     words = _description(metas)
     return f"text{f' ({words})' if words else ''}" if base is str else "another value"
 

@@ -1,6 +1,7 @@
 """The files of one delivery in `local/deliveries/`, and what they tell. One writer each.
 
     <stem>.payload.json    what the receiver reads (poller)
+    <stem>.given           what else it gets at this start (poller; its keeper removes it), see `runners/given.py`
     <stem>.lock            held from the moment the delivery is accepted until its keeper has ended
     <stem>.started.json    the start mark: this offer was begun (keeper)
     <stem>.outcome.json    what became of it (keeper)
@@ -35,7 +36,7 @@ from the_loop.state import StateRoot, unslug
 _MARKS: Final = ("started.json", "outcome.json", "outcome.json.tmp")
 _PROBES: Final = 200  # that may be met while the lock is wanted
 _KINDS: Final = frozenset(map(str, Kind))
-_PARTS: Final = (*_MARKS, "payload.json", "lock")
+_PARTS: Final = (*_MARKS, "given", "payload.json", "lock")
 
 
 def beside(stem: Path, part: str) -> Path:
@@ -246,7 +247,8 @@ def outcome_of(stem: Path, offer: int) -> Outcome | None:
     if mark is None or mark.get("offer") != offer:
         return None
     try:
-        return Outcome(Verdict(mark["outcome"]), str(mark.get("reason", "")))
+        verdict, reason, line = Verdict(mark["outcome"]), str(mark.get("reason", "")), str(mark.get("lastLine", ""))
+        return Outcome(verdict, f"{reason}: {line}" if line and verdict is not Verdict.DELIVERED else reason)
     except (KeyError, ValueError):
         return None  # of a version that knew more: to this one it says nothing
 

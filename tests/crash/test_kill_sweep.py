@@ -168,7 +168,7 @@ class Stage:
         for pid, call, rest in lines:
             found = FILE.search(rest if call != "openat" else rest.partition(",")[2])
             path = Path(found[1] or found[2]) if found else Path("/")
-            if call == "openat" and path.name == "keeper.py":
+            if call == "openat" and path.name == "keep.py":
                 keepers.append(pid)
             if self.box.root not in path.parents and path != self.box.root:
                 continue

@@ -219,7 +219,8 @@ class KeeperPoint:
 
 def faulty_keeper(folder: Path, point: KeeperPoint) -> Path:
     path = folder / "keeper.py"
-    names = {"trace": str(folder / "trace"), "struck": str(folder / "struck"), "keeper": str(KEEPER), "calls": CALLS}
+    names = {"trace": str(folder / "trace"), "struck": str(folder / "struck"), "calls": CALLS}
+    names["keeper"] = str(KEEPER.with_name("keeper.py"))
     path.write_text(FAULTY.format(**names, **asdict(point)))
     return path
 

@@ -24,11 +24,11 @@ from the_loop.runners.exec import Command, ExecRunner, variables
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-KEEPER = Path(runners.__file__).with_name("keeper.py")
+KEEPER = Path(runners.__file__).with_name("keep.py")
 # the same keeper with little patience, for commands that do not end when they are told to
 HURRIED = f"""
 import importlib.util, sys
-spec = importlib.util.spec_from_file_location("keeper", {str(KEEPER)!r})
+spec = importlib.util.spec_from_file_location("keeper", {str(KEEPER.with_name("keeper.py"))!r})
 keeper = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(keeper)
 keeper.GRACE_S = 0.3

@@ -30,15 +30,16 @@ from the_loop.deliveries import (
     outcome_of,
     remove_old_marks,
 )
-from the_loop.durable import read_json_object
+from the_loop.durable import read_json_object, replace_file
 from the_loop.manager import UNIT_EXISTS, ManagerError, NoAnswer, NoManager, Refused
 from the_loop.processes import control_group
 from the_loop.runners.base import Offer, Status, Trace
 from the_loop.runners.endings import Endings
-from the_loop.runners.keeper import passed_on, to_bytes
+from the_loop.runners.given import NO_EXTRAS, Extras
+from the_loop.runners.keeper import GIVEN, passed_on, to_bytes
 from the_loop.runners.units import Units
 
-KEEPER: Final = Path(__file__).with_name("keeper.py")
+KEEPER: Final = Path(__file__).with_name("keep.py")  # which runs `keeper`
 _WAITS_S: Final = (0.002, 0.25)  # until the keeper of an earlier offer has ended
 _VARIABLES: Final = (
     *(("ID", "deliveryId"), ("KIND", "kind"), ("REF", "ref")),
@@ -56,6 +57,8 @@ class Command:
     limit_s: int
     environment: Mapping[str, str]
     output: Path | None
+    extras: Extras = NO_EXTRAS
+    root: Path | None = None  # the state root, as the command is told it
 
 
 class CannotStart(Exception):
@@ -86,8 +89,10 @@ class ExecRunner:
                 remove_old_marks(offer.stem, offer.number)
                 keeper = await self._start(offer, lock_fd)
         except NameTaken:  # of an earlier version, or somebody else's: the next number has another name
+            _take_back(offer)
             return Outcome(Verdict.NEVER_BEGUN, "the name of its unit is taken")
         except CannotStart as error:
+            _take_back(offer)
             return Outcome(Verdict.UNSTARTABLE, str(error))
         finally:
             os.close(lock_fd)
@@ -146,7 +151,7 @@ class ExecRunner:
             raise CannotStart(f"cannot start a keeper: {error}") from error
 
     async def _start_unit(self, units: Units, offer: Offer, lock_fd: int) -> _Started:
-        argv, about = keeper_argv(self._command, offer), _about(offer)
+        argv, about = keeper_argv(self._command, offer), _prepared(self._command, offer)
         started = _Started(unit=units.name(offer))
         try:
             await units.start(offer, argv, about, limit_s=self._command.limit_s, lock_fd=lock_fd)
@@ -185,19 +190,39 @@ def keeper_argv(command: Command, offer: Offer) -> list[str]:
     return [sys.executable, "-I", "-S", "-X", "utf8", str(KEEPER), *place, *command.argv]
 
 
-def variables(payload: Mapping[str, object]) -> dict[str, str]:
+def variables(payload: Mapping[str, object], root: Path | None = None) -> dict[str, str]:
     """What the environment of the command says of the delivery: text from outside, without control characters."""
     about = {f"THE_LOOP_DELIVERY_{name}": _plain(payload.get(field)) for name, field in _VARIABLES}
     redelivery = "true" if payload.get("redelivery") else "false"
-    return {**about, "THE_LOOP_DELIVERY_REDELIVERY": redelivery, "THE_LOOP_MARK": OWN_MARKER}
+    about |= {"THE_LOOP_DELIVERY_REDELIVERY": redelivery, "THE_LOOP_ROOT": "" if root is None else str(root)}
+    return {**about, "THE_LOOP_MARK": OWN_MARKER}
 
 
-def _about(offer: Offer) -> dict[str, str]:
-    """Raises CannotStart if the payload cannot be read."""
+def _prepared(command: Command, offer: Offer) -> dict[str, str]:
+    """What the keeper's environment says of the offer, once all that it must not say is in a file beside the payload.
+
+    The caller has the delivery's lock. Raises CannotStart.
+    """
     try:
-        return variables(read_json_object(beside(offer.stem, "payload.json")))
+        payload = read_json_object(beside(offer.stem, "payload.json"))
     except (OSError, ValueError) as error:
         raise CannotStart(f"cannot read its payload: {explain(error)}") from error
+    about = variables(payload, command.root)
+    try:
+        if given := command.extras.given(command.argv, payload):
+            replace_file(beside(offer.stem, "given"), given, sync=False)
+            about[GIVEN] = "1"
+    except (OSError, ValueError) as error:
+        file = command.extras.file
+        what = "write what its command is given" if file is None else f"use session.environmentFile '{file}'"
+        raise CannotStart(f"cannot {what}: {explain(error)}") from error
+    return about
+
+
+def _take_back(offer: Offer) -> None:
+    """There may be secrets in what was given."""
+    with contextlib.suppress(OSError):
+        beside(offer.stem, "given").unlink()
 
 
 def _plain(value: object) -> str:
@@ -224,7 +249,7 @@ async def _claimed(stem: Path) -> int:
 
 def _spawn(command: Command, offer: Offer, lock_fd: int) -> int:
     """Execute a keeper that leads a session of its own and has the lock as standard input; its pid."""
-    environ = {**passed_on(command.environment), **_about(offer)}
+    environ = {**passed_on(command.environment), **_prepared(command, offer)}
     with contextlib.ExitStack() as stack:
         actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_DUP2, lock_fd, 0)]
         if command.output is not None:

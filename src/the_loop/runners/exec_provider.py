@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from the_loop.config import Config, Fault, Session, path_faults
 from the_loop.core.model import Note
+from the_loop.runners.given import Extras, name_problem, read_environment
+from the_loop.runners.placeholders import placeholder_problem
 from the_loop.state import StateRoot
 
 if TYPE_CHECKING:
@@ -20,20 +22,54 @@ class CommandSession(Session, frozen=True, kw_only=True):
 
     command: tuple[str, ...] = ()
     workdir: str | None = None
+    input: Literal["json", "text"] = "json"
+    environment: dict[str, str] | None = None
+    environment_file: str | None = None
+    pass_environment: tuple[str, ...] = ()
 
 
 Section = CommandSession
 
 
 def check(section: CommandSession, config: Config) -> list[Fault]:
-    faults = check_workdir(section)
+    faults = check_workdir(section) + _check_environment(section)
     if not section.command:
         faults.append(
             Fault("command", "is missing; the program to run for each event, as a list: [my-agent, --from-stdin]")
         )
     elif "/" in section.command[0]:
         faults += path_faults(**{"command[0]": section.command[0]})
+    if problem := placeholder_problem(section.command):
+        faults.append(Fault("command", problem))
     return faults
+
+
+def _check_environment(section: CommandSession) -> list[Fault]:
+    named = [(f"environment.{name}", name) for name in section.environment or {}]
+    named += [(f"passEnvironment[{index}]", name) for index, name in enumerate(section.pass_environment)]
+    faults = [Fault(path, f"'{name}' {problem}") for path, name in named if (problem := name_problem(name))]
+    file = section.environment_file
+    if file is not None and not file.startswith(("/", "~")):
+        return [*faults, Fault("environmentFile", f"'{file}' is relative; give an absolute path, or one below ~")]
+    return faults + path_faults(environmentFile=file)
+
+
+def faults_here(section: CommandSession) -> list[Fault]:
+    """What is wrong on this machine, for this user: a file of variables that is not there, or that others can read.
+
+    What cannot be found out is no fault; it is looked at again for each delivery.
+    """
+    if section.environment_file is None or _check_environment(section):
+        return []
+    try:
+        read_environment(Path(section.environment_file).expanduser(), os.geteuid() or None)
+    except FileNotFoundError:
+        return [Fault("environmentFile", f"there is no file '{section.environment_file}'")]
+    except ValueError as error:
+        return [Fault("environmentFile", f"cannot use '{section.environment_file}': {error}")]
+    except OSError:
+        pass
+    return []
 
 
 def check_workdir(section: CommandSession) -> list[Fault]:
@@ -53,11 +89,24 @@ def build(section: CommandSession, site: RunnerSite) -> Runner:
         limit_s=site.limit_s,
         environment=site.environ,
         output=StateRoot(site.root).logs / "output.log",
+        extras=extras_of(section, site.environ),
+        root=site.root,
     )
     units = find_units(site.root, site.environ)
     if units is None:
         site.tell(Note("dispatch.no_manager", {"reason": "this user has no service manager"}))
     return ExecRunner(command, units, site.tell)
+
+
+def extras_of(section: CommandSession, environ: Mapping[str, str]) -> Extras:
+    """What its command gets beside the payload. Of `environ`, the poller's own, only what the section names."""
+    passed = {name: environ[name] for name in section.pass_environment if name in environ}
+    file = section.environment_file
+    return Extras(
+        is_text=section.input == "text",
+        variables={**passed, **(section.environment or {})},
+        file=None if file is None else Path(file).expanduser(),
+    )
 
 
 def _at_home(word: str) -> str:

@@ -1,6 +1,6 @@
 """The keeper: the small process that one delivery runs under, and that outlives the poller.
 
-It is executed by path (`python -I -S keeper.py …`) and imports nothing of ours, so that it starts fast and goes on
+It is executed by path (`python -I -S keep.py …`) and imports nothing else of ours, so that it starts fast and goes on
 through an upgrade. Its standard input is `<stem>.lock`, locked by the poller that asked for it. In this order: make
 sure of that lock, and keep it; create `<stem>.started.json` (`O_EXCL`: one start for each
 offer, whichever process asks); start the command in a group of its own with the payload as stdin; write
@@ -8,7 +8,10 @@ offer, whichever process asks); start the command in a group of its own with the
 
 It imports as little as it can, which is what its start takes: `json` and `signal` alone cost more than Python itself.
 So it reads no JSON: a payload begins with the number of its offer (`deliveries.to_payload`), and what the command's
-environment says of the delivery is in the keeper's own.
+environment says of the delivery is in the keeper's own. What must not be seen there, or on a command line, is in
+`<stem>.given` (`runners/given.py`), which the keeper removes once it has read it.
+
+The command's standard error is a pipe, whose content a thread copies on to the keeper's own: so the last line is known.
 
 A free lock and a start mark without an outcome mean that the outcome is unknown (contract R7.2).
 Files have `"schema": 1`. Exit status: 0 once an outcome is on disk, 75 if this offer was started before, 1 if it
@@ -17,6 +20,7 @@ could not be begun.
 
 from __future__ import annotations
 
+import _thread
 import errno
 import fcntl
 import os
@@ -35,6 +39,7 @@ else:
 
 GRACE_S = 10.0  # between TERM and KILL
 RETRY_S = 1.0  # between two tries to write the outcome
+SETTLE_S = 1.0  # for the last of standard error to be read
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -46,8 +51,16 @@ PASSED_ON = frozenset(
         *("XDG_DATA_HOME", "XDG_DATA_DIRS", "XDG_CACHE_HOME", "XDG_STATE_HOME"),
     }
 )
-PREFIXES = ("LC_", "THE_LOOP_DELIVERY_", "THE_LOOP_MARK")
+PREFIXES = ("LC_", "THE_LOOP_DELIVERY_", "THE_LOOP_MARK", "THE_LOOP_ROOT")
 PAYLOAD_HEAD = '{"schema": 1, "offer": '  # the number, a comma, and the rest follow
+GIVEN = "THE_LOOP_GIVEN"  # set if there is a `<stem>.given`; not passed on
+PLACEHOLDERS = ("{text}", "{title}", "{url}", "{ref}")  # whole arguments that a value takes the place of
+INPUT = "{input}"  # the text that the command reads in place of the payload
+ARGUMENT_LIMIT = 120 << 10  # bytes; the system takes 128 KiB
+LINE_LIMIT = 500  # bytes of UTF-8
+TAIL = 8192  # bytes in which the last line is looked for
+FIONREAD = 0x541B
+EXPLAINED = {126: " (not executable)", 127: " (command not found in the script)"}
 
 
 def main(arguments: list[str]) -> int:
@@ -59,17 +72,138 @@ def main(arguments: list[str]) -> int:
     os.chdir("/")
     mark = {"schema": 1, "offer": int(offer), "attempt": int(attempt), "keeper": identity()}
     try:
-        hold(stem)
+        lock = hold(stem)
         check_offer(stem, int(offer))
         create(f"{stem}.started.json", mark)
         check_offer(stem, int(offer), mark=f"{stem}.started.json")
     except (FileExistsError, BlockingIOError, LateKeeper):
         return 75
-    outcome, pid = run(command, workdir, f"{stem}.payload.json", passed_on(os.environ), float(limit_s))
+    errors = Errors()
+    outcome, pid = run(stem, command, workdir, errors, float(limit_s))
     write(f"{stem}.outcome.json", {**mark, **outcome})
     if pid:
         end_group(pid)
+    errors.finish(lock)
     return 0
+
+
+class Job:
+    """What to start: `command` with the values of its placeholders, in `workdir`. Raises OSError, ValueError.
+
+    `text` is its input, None if that is the payload.
+    """
+
+    def __init__(self, stem: str, command: list[str], workdir: str) -> None:
+        given = read_given(f"{stem}.given") if GIVEN in os.environ else {}
+        self.values = {name: given.pop(name) for name in PLACEHOLDERS if name in given}
+        self.text = given.pop(INPUT, None)
+        self.payload = f"{stem}.payload.json"
+        self.workdir = workdir
+        self.command = [self.values.get(word, word) for word in command]
+        self.environment = {**passed_on(os.environ), **given}
+
+    def too_long(self) -> str:
+        """Why it cannot be started as it is, whatever is done about it; nothing if it can."""
+        for name, value in self.values.items():
+            if len(to_bytes(value)) > ARGUMENT_LIMIT:
+                return f"{name} has {len(to_bytes(value))} bytes, an argument takes {ARGUMENT_LIMIT}"
+        return ""
+
+    def input(self) -> int:
+        """A file with what the command reads. Raises OSError."""
+        if self.text is None:
+            return os.open(self.payload, os.O_RDONLY)
+        descriptor = os.memfd_create("text")
+        content = memoryview(to_bytes(self.text))
+        while content:
+            content = content[os.write(descriptor, content) :]
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        return descriptor
+
+
+def read_given(path: str) -> dict[str, str]:
+    """What the poller has for this start alone; a second start finds nothing. Raises OSError, ValueError."""
+    with open(path, "rb") as file:
+        entries = file.read().decode("utf-8", "surrogateescape").split("\0")
+    os.unlink(path)
+    return {name: value for name, _, value in (entry.partition("=") for entry in entries[:-1])}
+
+
+class Errors:
+    """The command's standard error, on its way to our own.
+
+    A thread copies it, so that a log that takes nothing holds up neither the command nor us.
+    """
+
+    def __init__(self) -> None:
+        self.readable = self.writable = -1
+        self.tail = b""
+        self.is_writing = False
+        self.is_over = _thread.allocate_lock()  # free: there is nothing to copy, or nothing any more
+
+    def open(self) -> None:
+        self.readable, self.writable = os.pipe()
+
+    def follow(self) -> None:
+        """Copy from now on. Raises RuntimeError if there is no thread for it."""
+        os.close(self.writable)
+        self.is_over.acquire()
+        try:
+            _thread.start_new_thread(self.copy, ())
+        except RuntimeError:
+            self.is_over.release()
+            raise
+
+    def copy(self) -> None:
+        try:
+            while data := os.read(self.readable, 1 << 16):
+                self.is_writing = True
+                self.tail = (self.tail + data)[-TAIL:]
+                pass_on(data)
+                self.is_writing = False
+        finally:
+            self.is_over.release()
+
+    def settle(self, patience_s: float) -> bool:
+        """Return once all that was written so far is copied; True if nothing can be written any more.
+
+        What the command left behind may have the pipe open: then it is empty.
+        """
+        until, quiet = time.monotonic() + patience_s, 0
+        while quiet < 2 and time.monotonic() < until:
+            if self.is_over.acquire(timeout=0.01):
+                self.is_over.release()
+                return True
+            is_empty = not any(fcntl.ioctl(self.readable, FIONREAD, bytes(4)))
+            quiet = quiet + 1 if is_empty and not self.is_writing else 0
+        return False
+
+    def last_line(self) -> str:
+        """The last line that is not blank, safe to be printed."""
+        lines = self.tail.replace(b"\r", b"\n").split(b"\n")
+        line = next((line for line in reversed(lines) if line.strip()), b"").strip().decode("utf-8", "backslashreplace")
+        plain = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in line)
+        return plain.encode()[:LINE_LIMIT].decode("utf-8", "ignore")
+
+    def finish(self, lock: int) -> None:
+        """Stay for as long as what the command left behind outside its group may write: it has no other reader.
+
+        In a unit of its own there is no such thing: the manager ends all with us.
+        """
+        if self.settle(GRACE_S if is_in_unit() else SETTLE_S) or is_in_unit():
+            return
+        os.close(lock)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+        self.is_over.acquire()
+
+
+def pass_on(data: bytes) -> None:
+    """To our standard error; what that does not take is lost: the command must not stop at it."""
+    try:
+        while data:
+            data = data[os.write(2, data) :]
+    except OSError:
+        pass
 
 
 class CannotFork(Exception):
@@ -97,17 +231,30 @@ def check_offer(stem: str, offer: int, mark: str = "") -> None:
         raise
 
 
-def run(
-    command: list[str], workdir: str, payload: str, environment: dict[str, str], limit_s: float
-) -> tuple[dict[str, str], int]:
+def run(stem: str, command: list[str], workdir: str, errors: Errors, limit_s: float) -> tuple[dict[str, str], int]:
     """Start the command and wait: the outcome, and the command's group (0 if there is none to end)."""
     try:
-        pid, failure = start(command, workdir, payload, environment)
+        job = Job(stem, command, workdir)
+    except (OSError, ValueError) as error:
+        return {"outcome": "unstartable", "reason": f"cannot read '{stem}.given': {error}"}, 0
+    if failure := job.too_long():
+        return {"outcome": "refused", "reason": failure}, 0
+    try:
+        pid, number, failure = start(job, errors)
     except CannotFork as error:
         return {"outcome": "unstartable", "reason": str(error)}, 0
     if failure:
         os.waitpid(pid, 0)
-        return {"outcome": "unstartable", "reason": failure}, 0
+        is_too_long = number == errno.E2BIG and bool(job.values)  # another event's text may be shorter
+        return {"outcome": "refused" if is_too_long else "unstartable", "reason": failure}, 0
+    outcome, group = wait(pid, limit_s)
+    errors.settle(SETTLE_S)
+    line = errors.last_line()
+    return ({**outcome, "lastLine": line} if line else outcome), group
+
+
+def wait(pid: int, limit_s: float) -> tuple[dict[str, str], int]:
+    """Wait for the command: the outcome, and its group (0 if that was ended)."""
     until = time.monotonic() + limit_s
     while True:
         info = signal.sigtimedwait((*STOP_SIGNALS, signal.SIGCHLD), max(0.0, until - time.monotonic()))
@@ -122,48 +269,70 @@ def run(
             return {"outcome": "unknown", "reason": f"told to stop by {name(info.si_signo)}"}, 0
 
 
-def start(command: list[str], workdir: str, payload: str, environment: dict[str, str]) -> tuple[int, str]:
-    """Fork and execute; the second value says why the command could not be started, or is empty."""
-    encoded = {to_bytes(key): to_bytes(value) for key, value in environment.items()}
+def start(job: Job, errors: Errors) -> tuple[int, int, str]:
+    """Fork and execute; if the command could not be started, the error's number and what it was about.
+
+    Raises CannotFork. The child waits until its standard error is read.
+    """
+    encoded = {to_bytes(key): to_bytes(value) for key, value in job.environment.items()}
     keeper = os.getpid()
     try:
         prctl = own_prctl()
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         told, tell = os.pipe()  # closed by a successful exec
+        waits, go = os.pipe()
+        errors.open()
         pid = os.fork()
     except OSError as error:
         raise CannotFork(f"cannot start a process for the command: {error.strerror or error}") from error
     if pid == 0:
-        place = f"payload '{payload}'"
+        place = f"payload '{job.payload}'"
         try:
             os.setpgid(0, 0)
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a killed keeper leaves nothing running unwatched
-            if os.getppid() != keeper:
+            os.close(go)
+            if not os.read(waits, 1) or os.getppid() != keeper:
                 os._exit(1)
-            os.dup2(os.open(payload, os.O_RDONLY), 0)
+            os.dup2(job.input(), 0)
+            os.dup2(errors.writable, 2)
             for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
                 signal.signal(ignored, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, (*STOP_SIGNALS, signal.SIGCHLD))
-            place = f"session.workdir '{workdir}'"
-            os.chdir(workdir)
-            place = f"session.command '{command[0]}'"
-            os.execvpe(command[0], command, encoded)
+            place = f"session.workdir '{job.workdir}'"
+            os.chdir(job.workdir)
+            place = f"session.command '{job.command[0]}'"
+            os.execvpe(job.command[0], job.command, encoded)
         except OSError as error:
             cause = "not found" if error.errno == errno.ENOENT else error.strerror
-            os.write(tell, f"{place}: {cause}".encode("utf-8", "backslashreplace"))
+            os.write(tell, f"{error.errno} {place}: {cause}".encode("utf-8", "backslashreplace"))
         finally:
             os._exit(127)
     os.close(tell)
-    return pid, said_by_child(told)
+    os.close(waits)
+    try:
+        errors.follow()
+        os.write(go, b".")
+    except (OSError, RuntimeError) as error:
+        os.close(go)
+        os.waitpid(pid, 0)
+        raise CannotFork(f"cannot start a thread for the command: {error}") from error
+    os.close(go)
+    number, _, failure = said_by_child(told).partition(" ")
+    return pid, int(number or 0), failure
 
 
 def own_prctl() -> Callable[[int, int], object]:
     """prctl(2). In a unit of its own a keeper needs none: the manager ends and reaps what it leaves. Raises OSError."""
-    if os.environ.get("SYSTEMD_EXEC_PID") == str(os.getpid()):
+    if is_in_unit():
         return lambda _option, _value: None
     import ctypes
 
     return ctypes.CDLL(None, use_errno=True).prctl
+
+
+def is_in_unit() -> bool:
+    """True if we are the main process of a unit."""
+    return os.environ.get("SYSTEMD_EXEC_PID") == str(os.getpid())
 
 
 def said_by_child(told: int) -> str:
@@ -184,7 +353,7 @@ def judge(how: int, code: int) -> dict[str, str]:
         outcome = "unknown" if code in FROM_OUTSIDE else "refused"
         return {"outcome": outcome, "reason": f"killed by {name(code)}"}
     outcome = {0: "delivered", 75: "later"}.get(code, "refused")
-    return {"outcome": outcome, "reason": f"exit status {code}"}
+    return {"outcome": outcome, "reason": f"exit status {code}{EXPLAINED.get(code, '')}"}
 
 
 def end_group(pid: int) -> None:
@@ -232,8 +401,8 @@ def to_bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def hold(stem: str) -> None:
-    """Keep the lock that came as standard input until we end, and give it to no child.
+def hold(stem: str) -> int:
+    """Keep the lock that came as standard input until we end, and give it to no child; its descriptor.
 
     Raises OSError if descriptor 0 is not the delivery's lock, BlockingIOError if somebody else has that.
     """
@@ -245,6 +414,7 @@ def hold(stem: str) -> None:
     nothing = os.open("/dev/null", os.O_RDONLY)
     os.dup2(nothing, 0)
     close_all_but(lock)
+    return lock
 
 
 def close_all_but(lock: int) -> None:
@@ -339,10 +509,15 @@ def say(problem: str) -> None:
         pass
 
 
-if __name__ == "__main__":
+def execute() -> None:
+    """Be the process that this module is made for."""
     try:
         code = main(sys.argv[1:])
     except (OSError, ValueError) as error:
         say(str(error))
         code = 1
     os._exit(code)  # nothing is left to be tidied up: what was written was flushed
+
+
+if __name__ == "__main__":
+    execute()
