@@ -24,6 +24,7 @@ from the_loop.core.ledger import (
     Pending,
     Phase,
     Standing,
+    after_receipt,
     change,
     is_spawn,
     move,
@@ -193,6 +194,9 @@ class Outbox:
             return None
         while (key := self._head(ledger)) is not None:
             entry = ledger.poll.pending[key]
+            if self._is_unwanted(entry, rules):
+                ledger = self._pass_over(ledger, key, entry)
+                continue
             if breaker.trips(ledger, key, self.policy.events_per_hour, self._now()):
                 self._trip(ledger)
                 return None
@@ -207,6 +211,26 @@ class Outbox:
                 return self.offer_of(ref, key, entry)
             ledger = self._drop(ledger, key)
         return None
+
+    def _is_unwanted(self, entry: Pending, rules: Rules) -> bool:
+        """True for an event of a kind that its session does not take, unless it may have arrived: then it is ended.
+
+        A runner that keeps sessions of its own is handed each close, whatever the kinds: it ends the session with it.
+        """
+        if entry.kind in rules.kinds or entry.may_have_arrived:
+            return False
+        return entry.kind is not Kind.CLOSE or not getattr(self._runner, "keeps_sessions", False)
+
+    def _pass_over(self, ledger: Ledger, key: str, entry: Pending) -> Ledger:
+        """Settle such an event. A spawn was accepted under another configuration: its thread is read again first."""
+        if entry.kind is Kind.SPAWN:
+            after = change(move(ledger, key, Standing.RELEASED), behind=True)
+            self._ledgers.save(after)
+            return after
+        after = self._drop(ledger, key, Dropped.KIND)
+        if entry.kind is Kind.CLOSE:
+            self._tell(Note("session.closed", {"ref": after.ref, "key": key, "reason": after.poll.reason}))
+        return after
 
     def _trip(self, ledger: Ledger) -> None:
         """Too much was forwarded within an hour: the item pauses until a person lets it go on."""
@@ -357,12 +381,13 @@ class Outbox:
         ledger = move(ledger, key, Standing.LOST, redelivery=entry.may_have_arrived)
         return without_a_session_to_close(change(ledger, behind=True))
 
-    def _drop(self, ledger: Ledger, key: str) -> Ledger:
-        """Settle an event whose author may not speak any more."""
-        author, after = ledger.poll.pending[key].author, settle(ledger, key)
+    def _drop(self, ledger: Ledger, key: str, why: Dropped = Dropped.UNAUTHORIZED) -> Ledger:
+        """Settle an event that is not delivered: its author may not speak any more, or its kind is not wanted."""
+        entry = ledger.poll.pending[key]
+        after = after_receipt(ledger, key) if entry.kind is Kind.CLOSE else settle(ledger, key)
         self._ledgers.save(after)
         self._deliveries.remove(self._deliveries.stem(ledger.ref, key))
-        said = {"ref": ledger.ref, "key": key, "author": author, "reason": str(Dropped.UNAUTHORIZED)}
+        said = {"ref": ledger.ref, "key": key, "author": entry.author, "reason": str(why)}
         self._tell(Note("dispatch.dropped", said))
         return after
 

@@ -12,7 +12,7 @@ import msgspec
 from the_loop import __version__
 from the_loop.config import Config, SourceSection, authorized_users, login_and_id, source_name
 from the_loop.core.guards import Rules, phrases
-from the_loop.core.model import LoopError, Note, explain
+from the_loop.core.model import Kind, LoopError, Note, explain
 from the_loop.core.outcomes import Policy
 from the_loop.cursors import Cursor, recover_cursor
 from the_loop.plugins import RUNNERS, SOURCES
@@ -66,7 +66,8 @@ def shape(config: Config, section: SourceSection) -> tuple[object, ...]:
     rebuilt = msgspec.structs.replace(section, interval_seconds=None)
     routing = config.routing
     people = authorized_users(config, section)
-    return rebuilt, people, config.polling.linger_seconds, routing.control, routing.require_start_command
+    kinds = frozenset(config.session.kinds)
+    return rebuilt, people, config.polling.linger_seconds, routing.control, routing.require_start_command, kinds
 
 
 def policy(config: Config) -> Policy:
@@ -142,6 +143,7 @@ def _rules(config: Config, section: SourceSection, source: Source) -> Rules:
         words=phrases(words.start, words.stop, words.pause, words.resume),
         require_start=config.routing.require_start_command,
         pins={} if pins is None else pins,
+        kinds=frozenset(map(Kind, config.session.kinds)),
     )
 
 

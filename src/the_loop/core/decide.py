@@ -20,6 +20,7 @@ from the_loop.core.ledger import (
     Standing,
     accept,
     accept_all,
+    after_receipt,
     change,
     end,
     is_spawn,
@@ -238,6 +239,8 @@ def _why_waiting(item: WorkItem, rules: Rules) -> str:
 
 def _build_spawn(ledger: Ledger, item: WorkItem, view: View, rules: Rules) -> Decision:
     """A spawn with the present thread; entries that are not delivered are settled at once."""
+    if Kind.SPAWN not in rules.kinds:
+        return _start_without_spawn(ledger, view, rules)
     carried, dropped, omitted = _sort_out(view, rules)
     unsettled = [key for key in dropped if key not in ledger.poll.seen_comments]
     ledger = settle(ledger, *unsettled) if unsettled else ledger
@@ -262,6 +265,16 @@ def _build_spawn(ledger: Ledger, item: WorkItem, view: View, rules: Rules) -> De
         omitted=omitted,
     )
     return Decision(ledger, (event,))
+
+
+def _start_without_spawn(ledger: Ledger, view: View, rules: Rules) -> Decision:
+    """The session is live at once; what the spawn would carry follows as single events."""
+    key = ledger.spawn_key
+    before = ledger.poll.pending.get(key)
+    ledger = accept(ledger, key, None) if before is None else move(ledger, key, before.state, carries=())
+    decision = _take_up(after_receipt(ledger, key), view, rules)
+    note = _note("dispatch.dropped", ledger, key, reason=str(Dropped.KIND))
+    return replace(decision, notes=(note, *decision.notes))
 
 
 def _sort_out(view: View, rules: Rules) -> tuple[list[Entry], list[str], int]:
@@ -340,9 +353,10 @@ def _take_up(ledger: Ledger, view: View, rules: Rules) -> Decision:
     accepted: dict[str, dict[str, Any]] = {}
     for entry in _fresh(ledger, view.entries):
         reading = view.read(entry, rules)
-        if reading.dropped:
-            notes.append(_dropped(ledger, entry, reading.dropped))
-        if reading.dropped or reading.is_word_alone:
+        is_wanted = entry.kind in rules.kinds or reading.is_word_alone
+        if dropped := reading.dropped or (None if is_wanted else Dropped.KIND):
+            notes.append(_dropped(ledger, entry, dropped))
+        if dropped or reading.is_word_alone:
             settled.append(entry.key)
             continue
         facts = {"author": entry.author, "created": epoch(entry.created_at) or 0.0, "group": entry.group}

@@ -10,7 +10,7 @@ from typing import Final
 from unicodedata import category
 
 from the_loop.core.markdown import LIMIT, lines_of, shown
-from the_loop.core.model import Entry
+from the_loop.core.model import Entry, Kind
 
 OWN_MARKER: Final = "<!-- the-loop -->"
 _BLANK_LINES: Final = re.compile(r"\A(?:[^\S\n]*\n)+")  # not the indentation of what follows, which may be code
@@ -34,6 +34,7 @@ class Dropped(StrEnum):
     OWN = "own"
     UNAUTHORIZED = "unauthorized"
     RENAMED = "renamed"
+    KIND = "kind"  # the session takes no events of its kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Speaker(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The authorised authors and control words of one source, from the configuration.
+    """The authorised authors and control words of one source, and the kinds of events that its sessions take.
 
     `pins`: by name, folded as `authorized` is. The source keeps it up to date, and pins a name before it shows
     anything that this name wrote.
@@ -65,6 +66,7 @@ class Rules:
     words: Mapping[str, Word]  # by phrase, folded
     require_start: bool = False
     pins: Mapping[str, Pin] = field(default_factory=dict)
+    kinds: frozenset[Kind] = frozenset(Kind)
 
     def may_speak(self, author: str | None, author_id: int | None = None) -> bool:
         """True if this author is authorised. None (unknown) never is."""

@@ -27,6 +27,9 @@ answer; "never begun" only where another number will do better: the event is off
 **Cancelling** `deliver` or `adopt` ends the wait and leaves the delivery alone. A delivery that was not accepted
 by then is never begun: a start is whole, or is not at all.
 
+**Ends of sessions.** A runner that keeps sessions of its own says so (`keeps_sessions = True`). It gets each `close`
+then, also where `session.kinds` leaves it out, ends the session with it, and in that case says nothing there.
+
 **Files.** A runner may keep `<stem>.lock`, `<stem>.started.json` and `<stem>.outcome.json`, with the number they
 belong to in them; they are removed with the payload, which it never writes, once the event is settled. Anything else
 is in `RunnerSite.folder`, and its own to clear away.
