@@ -230,7 +230,9 @@ class Teller:
         self._stream = stream
         self._verbose = verbose
         self._make_room = make_room
-        self._is_terminal = stream is not None and stream.isatty()
+        self._is_terminal = False
+        with contextlib.suppress(ValueError):  # closed
+            self._is_terminal = stream is not None and stream.isatty()
 
     def drop_log(self) -> None:
         self._sink.drop_log()
