@@ -197,8 +197,11 @@ class SystemInstall(Installed):
         until = time.monotonic() + timeout_s
         while not (value := condition()):
             if time.monotonic() > until:
-                said = self.root_does(["journalctl", "--no-hostname", "-n", "60", f"--since={self.since}"])
-                raise AssertionError(f"{what} did not come in {timeout_s:.0f} s; got {self.sink.ids()}\n{said.stdout}")
+                said = self.root_does(["journalctl", "--no-hostname", "-n", "60", f"--since={self.since}"]).stdout
+                said += self.root_does(
+                    f"ls -land / /srv {_SINK}; ls -lan {_SINK}; id the-loop; grep /srv /proc/mounts"
+                ).stdout
+                raise AssertionError(f"{what} did not come in {timeout_s:.0f} s; got {self.sink.ids()}\n{said}")
             time.sleep(_LOOK_AGAIN_S)
         return value
 

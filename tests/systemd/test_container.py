@@ -54,11 +54,11 @@ def test_container_when_the_power_is_cut_then_the_disk_is_kept_and_every_process
 
 
 def test_container_when_it_changes_the_disk_then_this_machine_does_not(container: Container, tmp_path: Path) -> None:
-    container.run("rm /etc/debian_version; echo mine >/etc/mine; chmod 700 /srv")
+    container.run("rm /etc/debian_version; echo mine >/etc/mine; chmod 700 /mnt")
 
     assert Path("/etc/debian_version").exists()
     assert not Path("/etc/mine").exists()
-    assert Path("/srv").stat().st_mode & 0o777 == 0o755
+    assert Path("/mnt").stat().st_mode & 0o777 == 0o755
     assert not container.path(tmp_path).exists()
 
 
