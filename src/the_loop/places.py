@@ -67,8 +67,9 @@ class Places:
         found = [one for one in slugs if one.casefold() == folded]
         number = asked.rpartition("@")[2]
         if number.isdecimal():  # of another repository
-            found += [one for one in slugs if one.endswith(f"@{number}")][:_SHOWN]
-        if len(found) < _SHOWN:
+            same = [one for one in slugs if one.endswith(f"@{number}")]
+            found += difflib.get_close_matches(asked, same, n=_SHOWN, cutoff=0)
+        if not found:
             close = [one for one in slugs if abs(len(one) - len(asked)) <= len(asked) // 4]
             found += difflib.get_close_matches(asked, close, n=_SHOWN, cutoff=_LIKE)
         return list(self._named(one for one in dict.fromkeys(found) if one != asked))[:_SHOWN]
