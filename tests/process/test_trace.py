@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -232,6 +234,28 @@ def test_output_when_the_receiver_printed_something_then_its_end_is_shown(box: B
 
     assert done.code == 0
     assert f"  | by {ME}, \\x1b[31mred\n  | no hinges\n" in done.out
+
+
+def levelled(text: str, box: Box | None = None) -> str:
+    """Without what differs from machine to machine: times, names, and where lines are broken."""
+    if box is not None:
+        text = text.replace(str(box.inbox), "/home/alice/inbox").replace(str(box.root), "/home/alice/state")
+        text = text.replace(f"of {ME}", "of alice").replace(f"by {ME}", "by alice")
+    return re.sub(r"[0-9]+(?: s| min)|[0-9-]{10}|[0-9:]{8}", "T", " ".join(text.split()))
+
+
+def test_commands_page_when_it_shows_a_trace_then_it_is_told_so(box: Box) -> None:
+    page = (Path(__file__).parents[2] / "docs/usage/commands.md").read_text("utf-8")
+    (sample,) = re.findall(r"^```console\n\$ the-loop trace ([^\n]*)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    fails = 'if [ "$THE_LOOP_DELIVERY_KIND" = comment ]; then echo cannot find the hinges; exit 1; fi'
+    box.configure(session={"command": ["sh", "-c", fails]}, polling={"intervalSeconds": 60})
+    box.item("squeaky-door")
+    assert box.once().code == 0
+    box.comment("squeaky-door", "02-hinges.md")
+    box.start()
+    box.wait(lambda: box.events("poll.comment_failed"), "the rejection")
+
+    assert levelled(box.run("trace", sample[0]).out, box) == levelled(sample[1])
 
 
 def test_trace_when_the_configuration_is_broken_then_it_says_so_and_tells_the_rest(box: Box) -> None:
