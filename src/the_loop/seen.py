@@ -37,6 +37,8 @@ class Here:
     source_name: str = ""
     max_retries: int | None = None
     sources: tuple[str, ...] | None = None  # all that are configured; None: not known
+    start_word: str = "the start word"  # as in the configuration, where that is known
+    resume_word: str = "the resume word"
     needs: str = ""  # what an item of the source has to have
     changed: tuple[str, ...] = ()  # logins that changed hands, of which something on the item waits
     work: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what the poller says it does, by delivery id

@@ -44,9 +44,9 @@ def stage_of_item(seen: Seen) -> Stage:
         when = f", {at(ended)}" if ended else ""
         return Stage("ended", f"the item ended ({poll.reason or 'no reason kept'}){when}", poll.reason, since=ended)
     if poll.phase is Phase.WAITING:
-        reason = poll.reason or reason_of(seen.events, "poll.waiting") or "it starts by the start word"
-        text = f"met, and does not start by itself: {reason}; an authorised person starts it by the start word"
-        return Stage("waiting", text, reason)
+        reason = poll.reason or reason_of(seen.events, "poll.waiting") or "it waits for its start word"
+        how = f"an authorised person starts it by writing {seen.here.start_word} on it"
+        return Stage("waiting", f"met, and does not start by itself: {reason}; {how}", reason)
     if poll.phase is Phase.STARTING:
         stage = stage_of_event(seen, ledger.spawn_key)
         return replace(stage, state="starting", text=f"starts with {ledger.spawn_key}: {stage.text}")
@@ -99,7 +99,8 @@ def _under_way(seen: Seen, key: str, entry: Pending) -> Stage | None:
     if files.is_locked:
         unit = f" in {files.unit}" if files.unit else ""
         unit += f", {files.unit_state}" if files.unit_state else ""
-        text = f"running since {seen.at(files.begun_at or 0.0)}{unit}"
+        then = "; no poller is running, the next start records how it ends" if seen.here.is_running is False else ""
+        text = f"running since {seen.at(files.begun_at or 0.0)}{unit}{then}"
         return Stage("running", text, since=files.begun_at, unit=files.unit, commands=files.look)
     if files.begun_at is None:
         return _at_work(seen, key) if _may_run(seen, entry) else None
@@ -127,7 +128,7 @@ def _pending(seen: Seen, ledger: Ledger, key: str, entry: Pending) -> Stage:
     """An event that does not run: what it waits for."""
     match entry.state:
         case Standing.GAVE_UP:
-            return _gave_up(seen, key)
+            return _gave_up(seen, key, entry)
         case Standing.HELD:
             reason = entry.reason or reason_of(seen.of(key), "poll.comment_held", "dispatch.uncertain")
             text = f"held, its outcome is unknown{_because(reason)}; it is not offered again by itself"
@@ -175,15 +176,17 @@ def _rejected(seen: Seen, key: str, entry: Pending) -> Stage:
     return Stage("refused", text, reason, until=entry.retry_at or None)
 
 
-def _gave_up(seen: Seen, key: str) -> Stage:
+def _gave_up(seen: Seen, key: str, entry: Pending) -> Stage:
     failed = [event for event in seen.of(key) if event["event"] in _REJECTED]
-    reason = str(failed[-1].get("reason", "")) if failed else ""
+    reason = entry.reason or reason_of(failed, *_REJECTED)
     attempts = f" after attempt {failed[-1].get('attempt')}" if failed else ""
     text = f"given up{attempts}{_because(reason)}; it is not offered again by itself"
     return Stage("gave-up", text, reason, since=last_of(failed), commands=(_typed("ledger retry", seen.ref, key),))
 
 
 def _next_try(seen: Seen, entry: Pending) -> str:
+    if seen.ledger is not None and seen.ledger.poll.phase is not Phase.ENDING and (pause := _pause(seen.ledger, seen)):
+        return f"next try from {seen.at(entry.retry_at)} on; {pause.text}"
     if not seen.here.is_running:
         return f"next try with the next start of the poller, from {seen.at(entry.retry_at)} on"
     return f"next try {seen.at(entry.retry_at)}" if entry.retry_at > seen.now else "next try with the next cycle"
@@ -195,7 +198,7 @@ def _pause(ledger: Ledger, seen: Seen) -> Stage | None:
     if poll.away:
         return Stage("paused", "the item lost its label and waits until it is back", "its label is gone")
     if poll.paused:
-        return Stage("paused", "the item is paused by a word, and goes on with the resume word", "paused")
+        return Stage("paused", f"the item is paused by a word, and goes on with {seen.here.resume_word}", "paused")
     if poll.breaker.since:
         text = f"the item pauses since {seen.at(poll.breaker.since)}: too many events within an hour"
         command = _typed("ledger retry", seen.ref)

@@ -274,6 +274,7 @@ class _Tracer:
             source_name=name,
             max_retries=None if config is None else config.polling.max_retries,
             sources=None if config is None else self.places.names(),
+            **_words(config),
             needs=self.places.needs(name),
             work={str(one.get("deliveryId")): one for one in works if isinstance(one, dict)},
             changed=self._changed(ref),
@@ -328,6 +329,13 @@ class _Tracer:
         problem = f"{what}: {explain(error)}"
         if problem not in self.unreadable:
             self.unreadable.append(problem)
+
+
+def _words(config: Config | None) -> dict[str, str]:
+    if config is None:
+        return {}
+    words = config.routing.control
+    return {"start_word": f"`{words.start}`", "resume_word": f"`{words.resume}`"}
 
 
 def _similar_keys(ledger: Ledger, key: str) -> list[str]:

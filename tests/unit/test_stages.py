@@ -288,6 +288,31 @@ def test_event_when_rejected_then_attempt_reason_and_next_try_are_told() -> None
     assert stage(queued(Standing.REFUSED, retry_at=NOW - 1)).text.endswith("next try with the next cycle")
 
 
+def test_event_when_rejected_and_its_item_pauses_then_both_are_told() -> None:
+    present = ledger(queue={KEY: pending(KEY, Standing.REFUSED, attempt=2, retry_at=NOW + 30)}, paused=True)
+
+    assert stage(present, here=Here(is_running=True, resume_word="`go on`")).text == (
+        "rejected, attempt 1; next try from T+30 on; the item is paused by a word, and goes on with `go on`"
+    )
+
+
+def test_event_when_it_runs_and_no_poller_does_then_the_next_start_records_its_end() -> None:
+    files = {KEY: Files(is_locked=True, begun_at=NOW - 9)}
+
+    assert stage(queued(), files=files, here=STOPPED).text == (
+        "running since T-9; no poller is running, the next start records how it ends"
+    )
+
+
+def test_item_when_it_waits_then_the_word_that_starts_it_is_told() -> None:
+    present = ledger(Phase.WAITING, reason="its author 'mallory' is not authorised")
+
+    assert stage_of_item(seen(present, here=Here(start_word="`go`"))).text == (
+        "met, and does not start by itself: its author 'mallory' is not authorised; "
+        "an authorised person starts it by writing `go` on it"
+    )
+
+
 def test_event_when_deferred_then_until_when_is_told() -> None:
     found = stage(queued(Standing.LATER, retry_at=NOW + 60), told("poll.deferred", reason="exit status 75"))
 
