@@ -303,7 +303,7 @@ class TestIdentity:
 
     def test_reviews_of_plain_issue_and_unknown_addresses_are_404(self, github: FakeGitHub) -> None:
         github.add_issue(REPO)
-        targets = (f"{BASE}/pulls/1/reviews", f"{BASE}/issues/9", f"{BASE}/forks", "/repos/octo/none", "/user")
+        targets = (f"{BASE}/pulls/1/reviews", f"{BASE}/issues/9", f"{BASE}/forks", "/repos/octo/none", "/orgs/octo")
 
         assert [ask(github, target).status for target in targets] == [404] * 5
 
@@ -351,6 +351,21 @@ class TestIdentity:
 
         assert (row["line"], row["position"]) == (None, None)
         assert (row["original_line"], row["original_position"]) == (1, 1)
+
+    def test_accounts_are_known_by_login_unless_they_are_unknown(self, github: FakeGitHub) -> None:
+        github.unknown_logins.add("nobody-at-all")
+        github.tokens["t"] = "octo-bot"
+        github.scopes["t"] = "public_repo, read:org"
+
+        own = ask(github, "/user")
+
+        assert json.loads(own.body)["login"] == "octo-bot"
+        assert own.headers["X-OAuth-Scopes"] == "public_repo, read:org"
+        assert rows(github, "/users/octocat#77")["id"] == 77
+        assert rows(github, "/users/renovate%5Bbot%5D")["type"] == "Bot"
+        assert ask(github, "/users/Nobody-At-All").status == 404
+        assert ask(github, "/user", Authorization="").status == 401
+        assert ask(github, "/users/octocat/repos").status == 404
 
     def test_tokens_when_set_then_others_get_401_and_writers_have_names(self, clock: Clock) -> None:
         github = FakeGitHub(clock, tokens={"t": "loop-bot"})

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from email.utils import formatdate
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import unquote, urlencode, urlsplit
 
 from support.github.conversation import Conversation
 from support.github.limits import RateWindow, RateWindows
 from support.github.query import Query, parse
-from support.github.rows import Names, encode
+from support.github.rows import Names, encode, user_json
 from support.github.values import Answer, Kind, Rules, View
 from support.github.views import Page, Viewer, failure, moved, not_found
 
@@ -45,6 +45,8 @@ class Api(Conversation):
     ) -> None:
         super().__init__(clock, rules)
         self.tokens = dict(tokens)
+        self.scopes: dict[str, str] = {}  # of classic tokens, as GitHub names them: "public_repo, read:org"
+        self.unknown_logins: set[str] = set()  # in lower case; any other login has an account
         self._base_url, self._web_url = base_url.rstrip("/"), web_url
         self._queries: dict[str, Query | None] = {}
         self._pages: dict[str, Page] = {}
@@ -76,7 +78,7 @@ class Api(Conversation):
             if etag[2:] in asked.get("if-none-match", ""):  # weak comparison: `W/` plays no part
                 return Answer(304, {**self.head(window, now), **validator}), 0
         window.used += not is_free
-        head = {**self.head(window, now), "Content-Type": _JSON, **validator, **page.headers}
+        head = {**self.head(window, now), "Content-Type": _JSON, **validator, **self._scopes_of(asked), **page.headers}
         return Answer(page.status, head, page.body), int(not is_free)
 
     def window(self, asked: Mapping[str, str], now: float) -> RateWindow:
@@ -106,10 +108,30 @@ class Api(Conversation):
         return None
 
     def _login(self, asked: Mapping[str, str]) -> str | None:
-        _scheme, _, token = asked.get("authorization", "").partition(" ")
-        return self.tokens.get(token.strip())
+        return self.tokens.get(_token(asked))
+
+    def _scopes_of(self, asked: Mapping[str, str]) -> dict[str, str]:
+        """What a classic token may do; fine-grained ones are not told."""
+        token = _token(asked)
+        return {"X-OAuth-Scopes": self.scopes[token]} if token in self.scopes else {}
+
+    def _account(self, path: str, asked: Mapping[str, str]) -> Page | None:
+        """`/user`, which needs a token, and `/users/LOGIN`; None for any other path."""
+        kind, slash, login = path.partition("/")
+        if kind == "user" and not slash:
+            login = (self._login(asked) or _BOT) if _token(asked) else ""
+        elif kind != "users" or not slash or "/" in login:
+            return None
+        if not login:
+            return failure(View.USER, 401, "Requires authentication")
+        if login.lower() in self.unknown_logins:
+            return not_found(View.USER)
+        return Page(View.USER, 200, encode(user_json(Names(self._base_url, self._web_url, ""), login)))
 
     def _page(self, method: str, target: str, asked: Mapping[str, str], body: bytes, now: float) -> Page:
+        path = unquote(target.partition("?")[0].removeprefix(f"{urlsplit(self._base_url).path}/"))
+        if method == "GET" and (account := self._account(path, asked)):
+            return account
         query = self._query(target)
         if query is None or method not in {"GET", "POST"}:
             return not_found(View.REPO)
@@ -177,6 +199,10 @@ class Api(Conversation):
         row = Viewer(repo, names, now, since_inclusive=True).row_json(timeline, 0)
         location = f"{names.repo_url}/issues/comments/{id_}"
         return Page(query.view, 201, row, {"Location": location})
+
+
+def _token(asked: Mapping[str, str]) -> str:
+    return asked.get("authorization", "").partition(" ")[2].strip()
 
 
 def _text_of(body: bytes) -> str:

@@ -18,6 +18,7 @@ _RESTS = (
     (re.compile(r"issues/(\d+)/comments"), View.THREAD),
     (re.compile(r"pulls/(\d+)/comments"), View.PULL_COMMENTS),
     (re.compile(r"pulls/(\d+)/reviews"), View.REVIEWS),
+    (re.compile(r"labels"), View.LABELS),
     (re.compile(r"labels/[^/]+"), View.LABEL),
 )
 _CHOICES = {

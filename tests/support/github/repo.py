@@ -90,7 +90,7 @@ class Repo:
 
     def window(self, view: View, number: int, moment: float) -> tuple[float, float]:
         """`(from, until)`, until excluded, in which the answer of this view stays as it is at `moment`."""
-        view = View.ISSUES if view in {View.REPO, View.LABEL} else view  # both look at all issues
+        view = View.ISSUES if view in {View.REPO, View.LABEL, View.LABELS} else view  # they look at all issues
         return self._moments[view, number].window(moment)
 
     def timelines(self) -> Iterator[Timeline[Issue] | Timeline[Row]]:

@@ -28,6 +28,7 @@ class View(StrEnum):
     REPO = "repo"
     ISSUES = "issues"
     LABEL = "label"
+    LABELS = "labels"  # of the repository, all on one page
     ISSUE = "issue"
     COMMENTS = "comments"  # of the whole repository
     THREAD = "thread"  # the comments of one issue
@@ -35,6 +36,7 @@ class View(StrEnum):
     PULL_COMMENTS = "pull_comments"  # the review comments of one pull request
     REVIEWS = "reviews"
     RATE_LIMIT = "rate_limit"
+    USER = "user"
 
     def is_of_one_issue(self) -> bool:
         """Whether the path of this endpoint carries an issue number."""

@@ -97,6 +97,9 @@ class Viewer:
             return self._repository()
         if query.view is View.LABEL:
             return self._label(unquote(query.rest.removeprefix("/labels/")))
+        if query.view is View.LABELS:
+            labels = sorted(self._names_of_labels())
+            return Page(query.view, 200, encode([label_json(self.names, label) for label in labels]))
         if query.number in self.repo.moved:
             target, number = self.repo.moved[query.number]
             rest = query.rest.replace(f"/{query.number}", f"/{number}", 1)
@@ -116,9 +119,12 @@ class Viewer:
         opened = sum(issue is not None and issue.closed is None and not issue.is_deleted for issue in issues)
         return Page(View.REPO, 200, encode(repo_json(self.names, self.repo, opened)))
 
-    def _label(self, name: str) -> Page:
+    def _names_of_labels(self) -> set[str]:
         issues = (self._issue_at(number) for number in self.repo.threads)
-        labels = self.repo.labels.union(*(issue.labels for issue in issues if issue is not None))
+        return self.repo.labels.union(*(issue.labels for issue in issues if issue is not None))
+
+    def _label(self, name: str) -> Page:
+        labels = self._names_of_labels()
         found = next((label for label in labels if label.lower() == name.lower()), None)
         return not_found(View.LABEL) if found is None else Page(View.LABEL, 200, encode(label_json(self.names, found)))
 
