@@ -36,6 +36,7 @@ _HEADER: Final = 16  # bytes that tell a message's size
 _ANSWERS: Final = 2  # lines: who we are, and descriptors
 _SYSTEMD: Final = "org.freedesktop.systemd1"
 _MANAGER: Final = DBusAddress("/org/freedesktop/systemd1", _SYSTEMD, f"{_SYSTEMD}.Manager")
+_PROPERTIES: Final = _MANAGER.with_interface("org.freedesktop.DBus.Properties")
 _BUS: Final = DBusAddress("/org/freedesktop/DBus", "org.freedesktop.DBus", "org.freedesktop.DBus")
 UNIT_EXISTS: Final = f"{_SYSTEMD}.UnitExists"
 _ERRORS: Final = "org.freedesktop.DBus.Error"
@@ -83,17 +84,24 @@ class Manager:
         """
         await self._call("StartTransientUnit", "ssa(sv)a(sa(sv))", (name, "fail", list(properties), []))
 
+    async def version(self) -> str:
+        """The manager's version, as in `252.39-1~deb12u2`."""
+        ((_, version),) = await self._call("Get", "ss", (_MANAGER.interface, "Version"), _PROPERTIES)
+        return str(version)
+
     def close(self) -> None:
         """Drop the connection; calls that wait for an answer get NoAnswer."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    async def _call(self, member: str, signature: str, body: tuple[Any, ...]) -> tuple[Any, ...]:
+    async def _call(
+        self, member: str, signature: str, body: tuple[Any, ...], address: DBusAddress = _MANAGER
+    ) -> tuple[Any, ...]:
         connection = await self._connected()
         try:
             async with asyncio.timeout(self._limit_s):
-                return await connection.call(new_method_call(_MANAGER, member, signature, body))
+                return await connection.call(new_method_call(address, member, signature, body))
         except TimeoutError as error:
             self.close()  # part of the message may still be unsent, and a late answer is of no use
             raise NoAnswer(f"the service manager did not answer within {self._limit_s:.0f} s") from error

@@ -5,6 +5,9 @@ that shape (`check`), and what it makes of one that is right (`build`). It is im
 Ours are listed here; third-party ones are entry points of the groups `the_loop.sources` and `the_loop.runners`,
 whose names are what `provider:` and `runner:` say, and whose values are modules. A name of ours cannot be taken.
 
+Beside these three a provider may have `examine`, for `the-loop doctor`: see `findings`. Everything that is optional is
+asked for where it is used.
+
 Provisional until 1.0.
 """
 

@@ -161,7 +161,13 @@ def test_messages_of_the_source_when_they_tell_a_command_then_it_is_in_backquote
         "attention.py: the-loop ledger retry ",
         "authors.py: the-loop authors accept ",
         "authors.py: the-loop authors reject ",
+        "checkup.py: the-loop config check",
+        "checkup.py: the-loop unit install",
+        "checkup.py: the-loop unit install --config ",
         "overrides.py: the-loop ledger show ",
+        "service.py: the-loop poll start",
+        "service.py: the-loop unit install --",
+        "verdicts.py: the-loop authors accept ",
         "work.py: the-loop ledger retry ",
     ]
 

@@ -264,7 +264,7 @@ def test_page_names_nothing_that_is_not_there() -> None:
         for module in re.findall(r"`([\w.]+)`", modules):
             there = vars(importlib.import_module(f"the_loop.{module}"))
             assert set(re.findall(r"`(\w+)`", names)) <= set(there)
-    assert len(rows) == 5
+    assert len(rows) == 6
 
 
 def test_example_imports_nothing_else() -> None:

@@ -27,6 +27,7 @@ _GROUPS: Final = {
     "authors": "Show the accounts of authors, decide about changed ones.",
     "config": "Check and show the configuration.",
     "unit": "Install, remove and show the systemd unit files.",
+    "doctor": "Check everything that the poller needs.",
 }
 
 

@@ -14,6 +14,9 @@ from the_loop.runners.placeholders import placeholder_problem
 from the_loop.state import StateRoot
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from the_loop.findings import Finding, Site
     from the_loop.runners.base import Runner, RunnerSite
 
 
@@ -107,6 +110,16 @@ def extras_of(section: CommandSession, environ: Mapping[str, str]) -> Extras:
         variables={**passed, **(section.environment or {})},
         file=None if file is None else Path(file).expanduser(),
     )
+
+
+def examine(section: CommandSession, site: Site) -> Iterator[Finding]:
+    from the_loop.runners.examination import examine_command, examine_variables, examine_workdir
+
+    extras = extras_of(section, site.environ)
+    variables = yield from examine_variables(extras, section.pass_environment, site)
+    path = {**site.environ, **variables}.get("PATH", os.defpath)
+    yield from examine_command(_at_home(section.command[0]), path, site)
+    yield from examine_workdir(workdir_of(section, site.environ), site)
 
 
 def _at_home(word: str) -> str:

@@ -10,6 +10,9 @@ from the_loop.config import Config, Fault
 from the_loop.runners.exec_provider import CommandSession, check_workdir, workdir_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from the_loop.findings import Finding, Site
     from the_loop.runners.base import Runner, RunnerSite
 
 Section = CommandSession  # a configuration that prints for once keeps its command
@@ -30,3 +33,11 @@ def build(section: CommandSession, site: RunnerSite) -> Runner:
         output=None,
     )
     return ExecRunner(command, None, site.tell)
+
+
+def examine(section: CommandSession, site: Site) -> Iterator[Finding]:
+    from the_loop.findings import warn
+    from the_loop.runners.examination import examine_workdir
+
+    yield warn("", "events are printed, and no command is started (`session.runner: print`)")
+    yield from examine_workdir(workdir_of(section, site.environ), site)

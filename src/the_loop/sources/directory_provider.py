@@ -11,6 +11,9 @@ from msgspec import Meta
 from the_loop.config import Config, Fault, SourceSection, path_faults
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from the_loop.findings import Finding, Site
     from the_loop.sources.base import Source, SourceSite
 
 
@@ -87,3 +90,18 @@ def build(section: DirectorySection, site: SourceSite) -> Source:
         is_ours=not path.is_absolute(),
         ignored=Ignored(section.ignore),
     )
+
+
+def examine(section: DirectorySection, site: Site) -> Iterator[Finding]:
+    from the_loop.findings import fail, ok, unknown
+    from the_loop.sources.directory_examination import examine_directory
+    from the_loop.sources.ignored import Ignored
+
+    for name in sorted(site.authorized):
+        if problem := user_fault(name):
+            yield fail(f"user {name}", problem)
+        elif problem := name_doubt(name):
+            yield unknown(f"user {name}", problem)
+        else:
+            yield ok(f"user {name}", "exists")
+    yield from examine_directory(site.root / Path(section.path).expanduser(), Ignored(section.ignore), site)

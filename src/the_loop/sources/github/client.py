@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 from urllib.parse import urljoin, urlsplit
@@ -66,6 +66,7 @@ class Answer:
     date: float = 0.0
     moved: str = ""
     next: str | None = ""
+    headers: Mapping[str, str] = field(default_factory=dict)  # in any case of letters
 
     @property
     def is_unchanged(self) -> bool:
@@ -285,9 +286,9 @@ class Client:
             if value is None:
                 raise SourceError(f"{path}: the response is not JSON")
             request.limiter.clear()
-            return Answer(status, value, etag, date, moved, self._next(response))
+            return Answer(status, value, etag, date, moved, self._next(response), response.headers)
         if status in (404, 410) or (request.method == "POST" and 400 <= status < 500):
-            return Answer(status, value, date=date, moved=moved)
+            return Answer(status, value, date=date, moved=moved, headers=response.headers)
         if status == 401:
             was_sent = "Authorization" in request.headers
             hint = getattr(self._token, "hint", "check the token of this source")

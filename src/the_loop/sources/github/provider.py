@@ -16,6 +16,9 @@ from the_loop.sources.tokens import exposure
 from the_loop.state import StateRoot
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from the_loop.findings import Finding, Site
     from the_loop.sources.base import Source, SourceSite
 
 Section = GithubSection
@@ -85,6 +88,12 @@ def build(section: GithubSection, site: SourceSite) -> Source:
         notes=_warnings(section, site),
         authors=Authors(StateRoot(site.root).authors, section.host, site.name, site.authorized, time.time),
     )
+
+
+def examine(section: GithubSection, site: Site) -> Iterator[Finding]:
+    from the_loop.sources.github.examination import examine as examined
+
+    return examined(section, site)
 
 
 def _warnings(section: GithubSection, site: SourceSite) -> list[Note]:
