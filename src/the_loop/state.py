@@ -7,6 +7,7 @@
     portable/repositories.json      numeric id and filed name of each repository
     portable/authors.json           which account an authorised login belongs to
     local/deliveries/<slug>.*       one pending delivery: payload, lock, start mark, outcome
+    local/once/<slug>.*             an id that `the-loop once` claimed
     local/sources/<slug>.json       cursor of a source
     local/sources/<slug>.d/         what a source keeps of its own; made by it
     local/runners/<slug>/           the same of a runner
@@ -115,6 +116,10 @@ class StateRoot:
     @property
     def deliveries(self) -> Path:
         return self.path / "local" / "deliveries"
+
+    @property
+    def once(self) -> Path:
+        return self.path / "local" / "once"
 
     @property
     def logs(self) -> Path:

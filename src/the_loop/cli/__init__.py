@@ -25,6 +25,7 @@ _GROUPS: Final = {
     "trace": "Show the life of one item or one event.",
     "ledger": "Show and change the records of items.",
     "authors": "Show the accounts of authors, decide about changed ones.",
+    "once": "Run a command once for an id: for receivers.",
     "config": "Check and show the configuration.",
     "unit": "Install, remove and show the systemd unit files.",
     "doctor": "Check everything that the poller needs.",
@@ -91,7 +92,7 @@ def cli(ctx: click.Context, /, **options: object) -> None:
 
 def main() -> None:
     """Run the `the-loop` command. A known error becomes one sentence and an exit code (contract section 2)."""
-    if "start" in sys.argv:
+    if "start" in sys.argv and "once" not in sys.argv:
         # a reload or restart signal that arrives before the poller's handlers are installed must not end the process
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGUSR2))
     protect_streams()
