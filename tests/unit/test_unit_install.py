@@ -254,3 +254,49 @@ def test_install_for_the_system_when_the_program_is_hidden_then_nothing_is_writt
     assert "the service sees nothing below /home/" in done.stderr
     assert "BindReadOnlyPaths=/home/u/venv/bin" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+# --- the path of deliveries ---
+
+
+def test_install_with_the_path_then_the_services_name_what_is_safe_of_it_and_say_the_rest(home: Path) -> None:
+    tools, own, open_to_all = home / "tools", home / "my 100% $bin", home / "open"
+    own.mkdir()
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+
+    done = unit_install(home, "--path", PATH=f"{tools}:bin::{open_to_all}:{own}:/usr/bin:/bin")
+
+    assert done.returncode == 0, done.stderr
+    wanted = f"{tools}:{own}:/usr/bin:/bin"
+    escaped = wanted.replace("%", "%%")
+    units = home / ".config/systemd/user"
+    for name in ("the-loop-poll.service", "the-loop-poll-once.service"):
+        assert f'\nEnvironment="PATH={escaped}"\n' in (units / name).read_text(), name
+    assert "PATH=" not in (units / "the-loop-poll.socket").read_text()
+    assert f"path of deliveries: {wanted}\n" in done.stderr
+    for entry in ("'bin' (it is relative)", "'' (it is empty", f"'{open_to_all}' (everybody can write to"):
+        assert f"not in the path of deliveries: {entry}" in done.stderr
+
+
+def test_install_without_the_path_then_nothing_is_named_and_an_earlier_one_is_gone(home: Path) -> None:
+    unit_install(home, "--path")
+    assert "PATH=" in service_of(home)
+
+    done = unit_install(home)
+
+    assert "PATH=" not in service_of(home)
+    assert "path of deliveries" not in done.stderr
+
+
+def test_install_with_a_path_of_which_nothing_is_safe_then_1_and_nothing_is_written(home: Path) -> None:
+    done = unit_install(home, "--path", PATH="bin:.")
+
+    assert (done.returncode, "no entry of PATH can be used" in done.stderr) == (1, True)
+    assert not (home / ".config").exists()
+
+
+def test_show_with_the_path_of_an_instance_then_the_template_names_it(home: Path) -> None:
+    done = call(home, "unit", "show", "--user", "--name", "two", "--path")
+
+    assert done.stdout.count(f"\nEnvironment=PATH={home / 'tools'}:/usr/bin:/bin\n") == 2

@@ -21,7 +21,7 @@ from the_loop.cli.completion import instances
 from the_loop.cli.help import examples
 from the_loop.config import ConfigError
 from the_loop.config_file import find_file, misnamed, parse
-from the_loop.core.model import LoopError
+from the_loop.core.model import LoopError, printable
 from the_loop.eventlog import say
 from the_loop.subprocesses import Finished, manager_environment, run_blocking
 from the_loop.supervision.install import (
@@ -92,19 +92,33 @@ _metrics_option = click.option(
 )
 
 
+_path_option = click.option(
+    "--path", "carries_path", is_flag=True, help="Have deliveries use the PATH of this call, as far as it is safe."
+)
+
+
 @command.command(epilog=examples("the-loop unit install --user", "the-loop unit install --user --name bot --timer"))
 @click.option("--timer", is_flag=True, help="Print how to enable the timer instead of the service.")
+@_path_option
 @_metrics_option
 @_kind
 @with_options
 def install(
-    options: Options, *, timer: bool, metrics: str | None, is_user: bool, is_system: bool, name: str | None
+    options: Options,
+    *,
+    timer: bool,
+    carries_path: bool,
+    metrics: str | None,
+    is_user: bool,
+    is_system: bool,
+    name: str | None,
 ) -> None:
     """Install the unit files and print the next steps."""
     for_user = _is_for_user(is_user=is_user, is_system=is_system)
     if not for_user and os.geteuid() != 0:
         raise LoopError("cannot install system units: you are not root", "use --user, or run the command as root")
-    named = replace(_named(options, for_user=for_user, name=name), metrics=metrics)
+    path = _search_path(for_user=for_user) if carries_path else None
+    named = replace(_named(options, for_user=for_user, name=name), metrics=metrics, path=path)
     texts = {_path(file, for_user=for_user): text for file, text in _texts(for_user, name, named).items()}
     services = [file for file in texts if file.suffix == ".service"]
     if not for_user:
@@ -154,6 +168,26 @@ def _named(options: Options, *, for_user: bool, name: str | None) -> Named:
         str(Path(root).absolute()) if root else None,
         is_root_given=options.state_root is not None,
     )
+
+
+def _search_path(*, for_user: bool) -> str:
+    """The PATH of this call for deliveries, which run as this user or as the service's. Says what is left out.
+
+    Raises LoopError if nothing is left.
+    """
+    from the_loop.supervision.search_path import safe_path
+
+    uid = os.geteuid()
+    if not for_user:
+        with suppress(KeyError):  # it is made by the installation, and owns nothing before
+            uid = pwd.getpwnam(_SYSTEM_USER).pw_uid
+    found = safe_path(os.environ.get("PATH", ""), uid)
+    for entry, problem in found.dropped:
+        say(f"the-loop: not in the path of deliveries: '{printable(entry)}' ({printable(problem)})")
+    if not found.kept:
+        raise LoopError("no entry of PATH can be used for deliveries", "set PATH, or leave --path out")
+    say(f"the-loop: path of deliveries: {found}")
+    return str(found)
 
 
 def _tell_next(config: str, unit: str, for_user: bool) -> None:  # noqa: FBT001 (one of two managers)
@@ -256,13 +290,17 @@ def _other_instances(name: str, *, for_user: bool) -> list[str]:
 
 
 @command.command(epilog=examples("the-loop unit show --system"))
+@_path_option
 @_metrics_option
 @_kind
 @with_options
-def show(options: Options, *, metrics: str | None, is_user: bool, is_system: bool, name: str | None) -> None:
+def show(
+    options: Options, *, carries_path: bool, metrics: str | None, is_user: bool, is_system: bool, name: str | None
+) -> None:
     """Print the files that `unit install` would write."""
     for_user = _is_for_user(is_user=is_user, is_system=is_system)
-    named = replace(_named(options, for_user=for_user, name=name), metrics=metrics)
+    path = _search_path(for_user=for_user) if carries_path else None
+    named = replace(_named(options, for_user=for_user, name=name), metrics=metrics, path=path)
     for file, text in _texts(for_user, name, named).items():
         print(f"# {_path(file, for_user=for_user)}\n{text}")
 

@@ -36,6 +36,7 @@ class Named:
     config: str | None = None
     root: str | None = None
     metrics: str | None = None  # the directory for the file of metrics; without it there are no units that write one
+    path: str | None = None  # PATH of deliveries
     is_root_given: bool = False  # by an option
 
 
@@ -90,6 +91,11 @@ def _with_named(text: str, named: Named, *, is_user: bool) -> str:
     if named.config:
         config = quoted(named.config, escapes_dollar=True)
         text = re.sub(r"--config \S+", lambda _: f"--config {config}", text)
+    if named.path:
+        path = f"Environment={quoted(f'PATH={named.path}')}"
+        text = re.sub(
+            r"^Environment=THE_LOOP_STATE_ROOT=.*$", lambda line: f"{line[0]}\n{path}", text, flags=re.MULTILINE
+        )
     if not named.root:
         return text
     lines = [f"Environment={quoted(f'THE_LOOP_STATE_ROOT={named.root}')}"]
