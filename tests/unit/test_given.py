@@ -333,7 +333,7 @@ def test_lines_of_a_file_of_variables(tmp_path: Path, content: str | bytes, foun
     ("section", "path"),
     [
         ({"input": "xml"}, "session.input"),
-        ({"kinds": ["spwan"]}, "session.kinds[0]"),
+        ({"kinds": ["spawned"]}, "session.kinds[0]"),
         ({"kinds": []}, "session.kinds"),
         ({"environment": {"A": 1}}, "session.environment.A"),
         ({"environment": ["A=1"]}, "session.environment"),

@@ -42,7 +42,7 @@ _CODE_OPERANDS: Final = frozenset(
 # programs that run another one: the letters of their options that take a value
 _WRAPPERS: Final = _table(
     ("env", "uC"), ("nice", "n"), ("ionice", "cnp"), ("timeout", "ks"), ("sudo", "ugCDhpRTrt"), ("doas", "uC"),
-    ("stdbuf", "ioe"), ("systemd-run", "puMEH"), ("flock", "wE"), ("strace ltrace", "eoEspPuaOSX"), ("time", "fo"),
+    ("stdbuf", "ioe"), ("systemd-run", "puMEH"), ("flock", "wE"), ("strace ltrace", "eoEspPuaOSX"), ("time", "of"),
     ("prlimit", "p"), ("nsenter", "tSG"), ("unshare", "SG"), ("chpst", "uUbenmodprfct/"), ("xvfb-run", "efnpsw"),
     ("nohup setsid chrt taskset setpriv systemd-inhibit busybox toybox unbuffer faketime fakeroot chroot", ""),
     ("catchsegv dbus-run-session caffeinate npx uvx exec command firejail bwrap numactl cpulimit", ""),
