@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import pwd
 import re
 import subprocess
@@ -11,7 +13,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
+from typing import IO, TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 import click
 import msgspec
@@ -389,21 +391,30 @@ def test_issue_template_when_it_is_filled_in_has_status_and_versions() -> None:
 
 
 def run_console(block: str, folder: Path) -> str:
-    """What a terminal would show for the commands of a block, run one after the other in this folder."""
+    """What a terminal shows for the commands of a block, run one after the other in this folder."""
     script = [f"echo {_quoted(line)}\n{line[2:]}" for line in block.splitlines() if line.startswith("$ ")]
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("THE_LOOP_", "XDG_CONFIG"))}
-    done = subprocess.run(
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
         ["sh", "-c", "\n".join(script)],
         cwd=folder,
-        env={**environ, "HOME": str(folder), "PATH": f"{BIN}:{os.environ['PATH']}"},
+        env={**environ, "HOME": str(folder), "PATH": f"{BIN}:{os.environ['PATH']}", "NO_COLOR": "1"},
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        timeout=2 * DEADLINE_S,
+        stdout=theirs,
+        stderr=theirs,
     )
-    return done.stdout
+    os.close(theirs)
+    with open(ours, "rb", buffering=0) as terminal:  # noqa: PTH123 (a descriptor)
+        shown = b"".join(_parts(terminal))
+    assert process.wait(2 * DEADLINE_S) is not None
+    return shown.decode().replace("\r\n", "\n")
+
+
+def _parts(terminal: IO[bytes]) -> Iterator[bytes]:
+    """All that is written to a terminal until nobody has it open any more."""
+    with contextlib.suppress(OSError):  # EIO: its other side is closed
+        while part := terminal.read(65536):
+            yield part
 
 
 def _quoted(text: str) -> str:
