@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from the_loop.core.ledger import Ledger, Standing
 from the_loop.core.model import delivery_id, timestamp
 from the_loop.ledgers import Ledgers
+from the_loop.runners.base import Deferral
 from the_loop.watched import Watched
 
 SHOWN: Final = 200
+DEFERRED_S: Final = 600.0
 _REASONS: Final = {
     Standing.GAVE_UP: ("gave-up", "rejected too often"),
     Standing.HELD: ("held", "its outcome is unknown"),
 }
 
 
-def attention_of(ledgers: Ledgers, watched: Iterable[Watched], pause_reason: str) -> list[dict[str, Any]]:
+def attention_of(
+    ledgers: Ledgers,
+    watched: Iterable[Watched],
+    pause_reason: str,
+    deferred: Mapping[tuple[str, str], Deferral] = MappingProxyType({}),
+    now: float = 0.0,
+) -> list[dict[str, Any]]:
     """Items and events that wait for a decision, sources that fail, a receiver that does not start; at most SHOWN.
 
     Each has `state` and `reason`, and `ref`, `deliveryId`, `source`, `since` and `command` as they apply.
+    `deferred` are the events whose receiver is not free: after DEFERRED_S a person is to see why.
     """
     found = [{"state": "paused", "reason": pause_reason}] if pause_reason else []
     found += [
@@ -33,9 +43,15 @@ def attention_of(ledgers: Ledgers, watched: Iterable[Watched], pause_reason: str
         why = f"its ledger cannot be used: {reason}"
         command = f"the-loop ledger reset {shlex.quote(ref)}"
         found.append({"ref": ref, "state": "held", "reason": why, "command": command})
+    found += [_of_deferral(ref, one) for (ref, _), one in deferred.items() if now - one.since >= DEFERRED_S]
     for ledger in ledgers.with_pending():
         found += _of_item(ledger)
     return found[:SHOWN]
+
+
+def _of_deferral(ref: str, one: Deferral) -> dict[str, Any]:
+    shown = {"ref": ref, "deliveryId": delivery_id(ref, one.key), "state": "deferred", "since": timestamp(one.since)}
+    return {**shown, "reason": one.reason, "command": f"the-loop sessions attach {shlex.quote(ref)}"}
 
 
 def _of_item(ledger: Ledger) -> Iterable[dict[str, Any]]:
@@ -46,6 +62,8 @@ def _of_item(ledger: Ledger) -> Iterable[dict[str, Any]]:
     for key, entry in ledger.poll.pending.items():
         if entry.state in _REASONS:
             state, reason = _REASONS[entry.state]
+            if entry.state is Standing.HELD and not entry.redelivery:
+                reason = "it was not begun"
             reason += f": {entry.reason}" if entry.reason else ""
             shown = {"ref": ledger.ref, "deliveryId": delivery_id(ledger.ref, key), "state": state, "reason": reason}
             yield {**shown, "command": f"{command} {shlex.quote(key)}"}

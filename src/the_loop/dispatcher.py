@@ -13,14 +13,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from the_loop.core.model import Note, Outcome, Verdict, explain
+from the_loop.core.model import Note, Outcome, Verdict, explain, timestamp
 from the_loop.handover import HandOver
 from the_loop.outbox import Outbox
-from the_loop.runners.base import Offer, Trace
+from the_loop.runners.base import Deferral, NotNow, Offer, Trace
 
 _FIRST_PAUSE_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 900.0
 _AGAIN_S: Final = 1.0  # until an offer that never began is made again
+_LOOK_AGAIN_S: Final = 2.0  # at a receiver that cannot be given anything (contract R7.3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class Dispatcher:
         self._may_hand_over = may_hand_over
         self._ready: dict[str, dict[str, None]] = {}  # items by source, the one to be served next first
         self._running: dict[str, _Running] = {}
+        self._deferred: dict[str, Deferral] = {}  # by item
         self._is_closed = False
         self._pause_s = 0.0
         self._resume: asyncio.TimerHandle | None = None
@@ -98,10 +100,14 @@ class Dispatcher:
         """The deliveries that are waited for, and since when, epoch seconds."""
         return [(running.offer, running.since) for running in self._running.values()]
 
+    def deferred(self) -> dict[tuple[str, str], Deferral]:
+        """By item and key, what waits for its receiver to be free."""
+        return {(ref, one.key): one for ref, one in self._deferred.items()}
+
     @property
     def is_stuck(self) -> bool:
         """True if something is due that cannot be handed over."""
-        return bool(self._ready)
+        return bool(self._ready or self._deferred)
 
     async def drain(self) -> None:
         """Return when nothing runs and nothing more can be handed over."""
@@ -144,6 +150,7 @@ class Dispatcher:
             except Exception as error:  # noqa: BLE001 (the border: one item costs itself)
                 self._tell(Note("item.failed", {"ref": ref, "reason": explain(error)}))
                 continue  # the next cycle offers it again
+            self._forget_deferral(ref, None if offer is None else offer.key)
             if offer is not None:
                 self._begin(offer, adopted=False)
 
@@ -170,6 +177,11 @@ class Dispatcher:
         ref = hand_over.offer.ref
         try:
             outcome = await hand_over.run()
+        except NotNow as error:
+            del self._running[ref]
+            self._defer(hand_over.offer, str(error))
+            self._pump()
+            return
         except Exception as error:  # noqa: BLE001 (the border: one item costs itself)
             self._tell(Note("item.failed", {"ref": ref, "reason": explain(error)}))
             del self._running[ref]
@@ -181,11 +193,29 @@ class Dispatcher:
         if outcome is not None:
             self._note_start(outcome)
         del self._running[ref]
+        self._deferred.pop(ref, None)
         self._on_end()
         if outcome is not None and outcome.verdict is Verdict.NEVER_BEGUN:
             asyncio.get_running_loop().call_later(_AGAIN_S, self.offer, ref)
         else:
             self.offer(ref)
+
+    def _defer(self, offer: Offer, reason: str) -> None:
+        """Its turn comes again in a moment, if it is still due then. Told once for each reason."""
+        before = self._deferred.get(offer.ref)
+        is_new = before is None or before.key != offer.key
+        if before is None or is_new or before.reason != reason:
+            about = {"ref": offer.ref, "key": offer.key, "deliveryId": offer.delivery_id, "attempt": offer.attempt}
+            until = timestamp(time.time() + _LOOK_AGAIN_S)
+            self._tell(Note("poll.deferred", {**about, "reason": reason, "until": until}))
+        since = time.time() if before is None or is_new else before.since
+        self._deferred[offer.ref] = Deferral(offer.key, reason, since)
+        asyncio.get_running_loop().call_later(_LOOK_AGAIN_S, self.offer, offer.ref)
+
+    def _forget_deferral(self, ref: str, key: str | None) -> None:
+        """Another event is next of this item, or none."""
+        if (before := self._deferred.get(ref)) is not None and before.key != key and not self._outbox.offers_once:
+            del self._deferred[ref]
 
     def _note_start(self, outcome: Outcome) -> None:
         """A receiver that cannot be started at all would refuse everything: pause, growing, until one starts."""

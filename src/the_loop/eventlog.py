@@ -78,6 +78,7 @@ CATALOG: Final[Mapping[str, Form]] = {
     "control.applied": Form(NOTICE, "applied {reason} to {ref}, as {deliveryId} says"),
     "control.ambiguous": Form(WARNING, "ignoring the control words of {deliveryId}: it says {reason}"),
     "session.started": Form(INFO, "starting the session of {ref}"),
+    "session.held": Form(WARNING, "holding {deliveryId}, it was not begun: {reason}"),
     "session.closed": Form(INFO, "session of {ref} closed: {reason}"),
     "ledger.held": Form(ERROR, "holding {ref}, cannot use its ledger: {reason}"),
     "item.failed": Form(ERROR, "cannot process {ref}: {reason}"),

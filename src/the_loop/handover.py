@@ -16,10 +16,11 @@ from the_loop.core.ledger import is_spawn
 from the_loop.core.model import Note, Outcome, Verdict, explain
 from the_loop.deliveries import DeliveryRuns
 from the_loop.outbox import Outbox
-from the_loop.runners.base import Offer
+from the_loop.runners.base import NotNow, Offer, Trace
 
 _ENDING_S: Final = (0.002, 0.1)  # between two looks at a lock that is about to be free
 _RETRY_S: Final = (1.0, 30.0)  # between two tries of what a fault keeps from being done
+_SLOW_S: Final = 2.0  # between two looks at a receiver that does not take what it was given
 
 
 @dataclass(slots=True)
@@ -36,7 +37,7 @@ class HandOver:
     async def run(self) -> Outcome | None:
         """What was recorded; None if there was nothing to hand over after all.
 
-        Raises whatever kept the offer from being started; nothing was handed over then.
+        Raises NotNow, or whatever kept the offer from being started; nothing was handed over then.
         """
         if self.is_adopted:
             outcome = await self._seen()
@@ -62,6 +63,10 @@ class HandOver:
             self.tell(Note("session.started", {"ref": self.offer.ref, "key": self.offer.key}))
         try:
             return await self.outbox.hand_over(self.offer)
+        except NotNow:
+            if self.outbox.trace(self.offer) is Trace.NEVER_BEGUN:
+                raise
+            problem = "it was begun, and is not any more"
         except Exception as error:  # noqa: BLE001 (it may have been started all the same)
             problem = f"unexpected: {type(error).__name__}: {error}"
         outcome = await self._seen()
@@ -73,11 +78,14 @@ class HandOver:
         while True:
             try:
                 return await self.outbox.adopt(self.offer)
+            except NotNow:
+                wait_s = _SLOW_S
             except Exception as error:  # noqa: BLE001 (it could not be found out: looked at again)
                 self._say("look after the delivery", error, is_first=not self.is_out_of_sight)
-                self.is_out_of_sight = True
-                self.make_room()
-            await asyncio.sleep(next(waits_s))
+                wait_s = next(waits_s)
+            self.is_out_of_sight = True
+            self.make_room()
+            await asyncio.sleep(wait_s)
 
     async def _is_recorded(self, outcome: Outcome) -> bool:
         """Record the outcome, for as long as the disk refuses. False if it is none: the delivery is under way."""

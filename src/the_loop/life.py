@@ -464,9 +464,10 @@ class Life:
                 )
                 for offer, since in self._dispatcher.under_way()
             }
-            work = work_of(self._ledgers, under_way)
+            deferred = self._dispatcher.deferred()
+            work = work_of(self._ledgers, under_way, deferred)
             pause = self._dispatcher.pause_reason
-            attention = attention_of(self._ledgers, self._watched, pause)
+            attention = attention_of(self._ledgers, self._watched, pause, deferred, self._setup.clock.now())
             self._health.beat(self._ledgers, self._watched, pause, work, attention, is_last=is_last)
         self._say_status(is_last=is_last)
         if (progress := self._setup.progress) is not None:

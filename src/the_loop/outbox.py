@@ -64,7 +64,7 @@ class Outbox:
         self._rules_of = rules_of
         self._tell = tell
         self._now = now
-        self._offers_once = offers_once
+        self.offers_once = offers_once
         self._counters = counters or Counters(now)
         self._offered: set[tuple[str, str]] = set()
 
@@ -106,7 +106,7 @@ class Outbox:
 
     async def adopt(self, offer: Offer) -> Outcome:
         """Wait for an offer that was started before."""
-        if self._offers_once:
+        if self.offers_once:
             self._offered.add((offer.ref, offer.key))
         return await self._runner.adopt(offer)
 
@@ -179,7 +179,7 @@ class Outbox:
 
     def is_due(self, entry: Pending) -> bool:
         """True if the event's wait is over. In a single run a refusal waits for the next run, not for a time."""
-        if self._offers_once and entry.state is Standing.REFUSED:
+        if self.offers_once and entry.state is Standing.REFUSED:
             return True
         return is_due(entry, self._now())
 
@@ -200,13 +200,13 @@ class Outbox:
             if breaker.trips(ledger, key, self.policy.events_per_hour, self._now()):
                 self._trip(ledger)
                 return None
-            if self._offers_once and (ref, key) in self._offered:
+            if self.offers_once and (ref, key) in self._offered:
                 return None
             if entry.kind is Kind.SPAWN and not self._may_spawn(ledger, entry, rules):
                 self._reconsider_spawn(ledger, key, entry)
                 return None
             if rules.may_speak(entry.author) or entry.kind in (Kind.CLOSE, Kind.SPAWN):
-                if self._offers_once:
+                if self.offers_once:
                     self._offered.add((ref, key))
                 return self.offer_of(ref, key, entry)
             ledger = self._drop(ledger, key)

@@ -122,5 +122,9 @@ SOURCES: Final[Registry[SourceProvider]] = Registry(
 RUNNERS: Final[Registry[RunnerProvider]] = Registry(
     "the_loop.runners",
     Session,
-    {"exec": "the_loop.runners.exec_provider", "print": "the_loop.runners.print_provider"},
+    {
+        "exec": "the_loop.runners.exec_provider",
+        "print": "the_loop.runners.print_provider",
+        "tmux": "the_loop.runners.tmux_provider",
+    },
 )

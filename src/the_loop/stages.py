@@ -28,6 +28,7 @@ _VERDICTS: Final = {
     Verdict.UNSTARTABLE: "its command could not be started",
     Verdict.UNKNOWN: "its outcome is unknown",
     Verdict.NEVER_BEGUN: "it was not begun",
+    Verdict.HELD: "it is held",
 }
 
 
@@ -130,8 +131,9 @@ def _pending(seen: Seen, ledger: Ledger, key: str, entry: Pending) -> Stage:
         case Standing.GAVE_UP:
             return _gave_up(seen, key, entry)
         case Standing.HELD:
-            reason = entry.reason or reason_of(seen.of(key), "poll.comment_held", "dispatch.uncertain")
-            text = f"held, its outcome is unknown{_because(reason)}; it is not offered again by itself"
+            reason = entry.reason or reason_of(seen.of(key), "poll.comment_held", "session.held", "dispatch.uncertain")
+            what = "its outcome is unknown" if entry.redelivery else "it was not begun"
+            text = f"held, {what}{_because(reason)}; it is not offered again by itself"
             commands = tuple(_typed(f"ledger {verb}", seen.ref, key) for verb in ("retry", "settle"))
             return Stage("held", text, reason, commands=commands)
         case Standing.REFUSED:

@@ -6,12 +6,13 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, Final
 
 from the_loop.core.ledger import Ledger, Pending, Standing
 from the_loop.core.model import delivery_id, timestamp
 from the_loop.ledgers import Ledgers
-from the_loop.runners.base import Trace
+from the_loop.runners.base import Deferral, Trace
 
 WAITING_SHOWN: Final = 200
 _STATES: Final = {
@@ -34,11 +35,16 @@ class UnderWay:
     place: str = ""  # the unit it runs in
 
 
-def work_of(ledgers: Ledgers, under_way: Mapping[tuple[str, str], UnderWay]) -> list[dict[str, Any]]:
+def work_of(
+    ledgers: Ledgers,
+    under_way: Mapping[tuple[str, str], UnderWay],
+    deferred: Mapping[tuple[str, str], Deferral] = MappingProxyType({}),
+) -> list[dict[str, Any]]:
     """The elements of `work` in `status --json`: what runs, what a person decides on, what waits, what does not start.
 
     `under_way` has by item and key how far each delivery is. One that is `accepted` was taken by the service manager
-    and has not begun. Of the items that do not start, at most WAITING_SHOWN.
+    and has not begun. `deferred` are those whose receiver is not free. Of the items that do not start, at most
+    WAITING_SHOWN.
     """
     running, decided, waiting = [], [], []
     for ledger in ledgers.with_pending():
@@ -49,6 +55,9 @@ def work_of(ledgers: Ledgers, under_way: Mapping[tuple[str, str], UnderWay]) -> 
             elif entry.state in _FOR_PEOPLE:
                 command = f"the-loop ledger retry {shlex.quote(ledger.ref)} {shlex.quote(key)}"
                 decided.append({**shown, **_waiting(entry, entry.reason), "command": command})
+            elif (one := deferred.get((ledger.ref, key))) is not None:
+                why = {"state": "deferred", "since": timestamp(one.since), "reason": one.reason}
+                waiting.append({**shown, **why, "command": _trace(shown["deliveryId"])})
             else:
                 waiting.append({**shown, **_waiting(entry, reason), "command": _trace(shown["deliveryId"])})
     return [*running, *decided, *waiting, *map(_not_started, islice(ledgers.waiting(), WAITING_SHOWN))]

@@ -9,7 +9,7 @@ import pytest
 
 from the_loop.config import ConfigError
 from the_loop.config_file import parse
-from the_loop.runners.exec_provider import _at_home
+from the_loop.runners.exec_provider import at_home
 from the_loop.sources.github.provider import name_fault
 
 GOOD = """\
@@ -120,6 +120,6 @@ def test_a_login_that_can_exist_is_taken(name: str) -> None:
 def test_a_home_in_a_command_is_what_a_shell_takes_for_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
 
-    words = [_at_home(word) for word in ("~/bin/agent", "~", "a~/b", "~~", "--x=~/y")]
+    words = [at_home(word) for word in ("~/bin/agent", "~", "a~/b", "~~", "--x=~/y")]
 
     assert words == [f"{tmp_path}/bin/agent", "~", "a~/b", "~~", "--x=~/y"]

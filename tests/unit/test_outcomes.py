@@ -319,7 +319,7 @@ def test_outcome_of_one_event_leaves_the_others_alone(verdict: Verdict) -> None:
     assert ledger.poll.seen_comments >= before.poll.seen_comments
 
 
-@given(st.lists(st.sampled_from([v for v in Verdict if v is not Verdict.DELIVERED]), max_size=30))
+@given(st.lists(st.sampled_from([v for v in Verdict if v not in (Verdict.DELIVERED, Verdict.HELD)]), max_size=30))
 def test_attempts_are_exactly_the_refusals_whatever_else_happens(verdicts: list[Verdict]) -> None:
     policy = make.policy(max_retries=100)
     ledger = comment()
@@ -328,6 +328,15 @@ def test_attempts_are_exactly_the_refusals_whatever_else_happens(verdicts: list[
         ledger, _ = run(ledger, "comment:1", verdict, policy=policy)
         assert ledger.attempts("comment:1") == verdicts[: number + 1].count(Verdict.REFUSED)
         assert entry_of(ledger).attempt == ledger.attempts("comment:1") + 1
+
+
+def test_held_when_nothing_was_begun_waits_for_a_person_without_a_mark() -> None:
+    ledger, notes = run(comment(), "comment:1", Verdict.HELD)
+
+    entry = entry_of(ledger)
+    assert (entry.state, entry.redelivery, entry.reason) == (Standing.HELD, False, "because")
+    assert ledger.attempts("comment:1") == 0
+    assert [note.name for note in notes] == ["session.held"]
 
 
 # --- when it is due ------------------------------------------------------------------------------------------------

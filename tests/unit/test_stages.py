@@ -321,7 +321,7 @@ def test_event_when_deferred_then_until_when_is_told() -> None:
 
 
 def test_event_when_held_then_what_to_type_is_told() -> None:
-    found = stage(queued(Standing.HELD), told("poll.comment_held", reason="killed"))
+    found = stage(queued(Standing.HELD, redelivery=True), told("poll.comment_held", reason="killed"))
 
     assert found.text == "held, its outcome is unknown (killed); it is not offered again by itself"
     assert found.commands == (

@@ -42,7 +42,10 @@ METRICS: Final[Mapping[str, tuple[str, str]]] = {
     "the_loop_deliveries_running": ("gauge", "Deliveries that run."),
     "the_loop_events_pending": ("gauge", "Events that are accepted and not settled, also those that run."),
     "the_loop_events_uncertain": ("gauge", "Events whose outcome is unknown, and that are offered again."),
-    "the_loop_events_held": ("gauge", "Events whose outcome is unknown, and that wait for a decision."),
+    "the_loop_events_held": (
+        "gauge",
+        "Events that wait for a decision: their outcome is unknown, or their program ended again and again.",
+    ),
     "the_loop_events_gave_up": ("gauge", "Events that were rejected too often."),
     "the_loop_attention": ("gauge", "What a person should look at, as `poll status --check` decides."),
 }

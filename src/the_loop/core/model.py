@@ -225,6 +225,7 @@ class Verdict(StrEnum):
     UNSTARTABLE = "unstartable"  # the receiver could not be started
     UNKNOWN = "unknown"  # begun, outcome unknown
     NEVER_BEGUN = "never-begun"
+    HELD = "held"  # nothing was begun, and nothing will be before a person looked at it
 
 
 @dataclass(frozen=True, slots=True)

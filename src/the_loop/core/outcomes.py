@@ -74,6 +74,9 @@ def _conclude(
             return ledger, (_note("poll.deferred", ledger, key, entry, reason=outcome.reason, until=until),)
         case Verdict.UNKNOWN:
             return _unknown(ledger, key, outcome.reason, policy)
+        case Verdict.HELD:
+            ledger = move(ledger, key, Standing.HELD, **_next_offer(entry), reason=_short(outcome.reason))
+            return ledger, (_note("session.held", ledger, key, entry, reason=outcome.reason),)
         case Verdict.UNSTARTABLE:
             return move(ledger, key, entry.state, offer=entry.offer + 1), ()
         case Verdict.NEVER_BEGUN:

@@ -24,6 +24,10 @@ unstartable holds back everything, as the next event would fare no better. An ex
 unstartable, so none may leave it once the receiver may have begun; where nothing was begun, unstartable is also its
 answer; "never begun" only where another number will do better: the event is offered again within a second.
 
+**Not now.** `deliver` raises NotNow where nothing was begun, and the receiver is to be looked at again in a moment
+under the same number: somebody uses it. `adopt`, and `deliver` of what was begun, raise it for a receiver that is slow
+to take what it was given. It is not an outcome, and takes no slot from others; both are called again until they end.
+
 **Cancelling** `deliver` or `adopt` ends the wait and leaves the delivery alone. A delivery that was not accepted
 by then is never begun: a start is whole, or is not at all.
 
@@ -62,6 +66,19 @@ class Offer:
     @property
     def delivery_id(self) -> str:
         return delivery_id(self.ref, self.key)
+
+
+class NotNow(Exception):
+    """The receiver cannot be given anything at this moment, or has not read yet what it was given; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deferral:
+    """An event whose receiver cannot be given anything at this moment; it is looked at again and again."""
+
+    key: str
+    reason: str
+    since: float  # epoch seconds
 
 
 class Trace(StrEnum):

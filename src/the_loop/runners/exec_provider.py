@@ -35,7 +35,7 @@ Section = CommandSession
 
 
 def check(section: CommandSession, config: Config) -> list[Fault]:
-    faults = check_workdir(section) + _check_environment(section)
+    faults = check_workdir(section) + check_environment(section)
     if not section.command:
         faults.append(
             Fault("command", "is missing; the program to run for each event, as a list: [my-agent, --from-stdin]")
@@ -47,7 +47,7 @@ def check(section: CommandSession, config: Config) -> list[Fault]:
     return faults
 
 
-def _check_environment(section: CommandSession) -> list[Fault]:
+def check_environment(section: CommandSession) -> list[Fault]:
     named = [(f"environment.{name}", name) for name in section.environment or {}]
     named += [(f"passEnvironment[{index}]", name) for index, name in enumerate(section.pass_environment)]
     faults = [Fault(path, f"'{name}' {problem}") for path, name in named if (problem := name_problem(name))]
@@ -62,7 +62,7 @@ def faults_here(section: CommandSession) -> list[Fault]:
 
     What cannot be found out is no fault; it is looked at again for each delivery.
     """
-    if section.environment_file is None or _check_environment(section):
+    if section.environment_file is None or check_environment(section):
         return []
     try:
         read_environment(Path(section.environment_file).expanduser(), os.geteuid() or None)
@@ -87,7 +87,7 @@ def build(section: CommandSession, site: RunnerSite) -> Runner:
     from the_loop.runners.units import find_units
 
     command = Command(
-        argv=tuple(map(_at_home, section.command)),
+        argv=tuple(map(at_home, section.command)),
         workdir=workdir_of(section, site.environ),
         limit_s=site.limit_s,
         environment=site.environ,
@@ -118,11 +118,11 @@ def examine(section: CommandSession, site: Site) -> Iterator[Finding]:
     extras = extras_of(section, site.environ)
     variables = yield from examine_variables(extras, section.pass_environment, site)
     path = {**site.environ, **variables}.get("PATH", os.defpath)
-    yield from examine_command(_at_home(section.command[0]), path, site)
+    yield from examine_command(at_home(section.command[0]), path, site)
     yield from examine_workdir(workdir_of(section, site.environ), site)
 
 
-def _at_home(word: str) -> str:
+def at_home(word: str) -> str:
     """The word as a shell would take it: `~/…` and `~user/…` lead to a home, any other `~` is a character."""
     return os.path.expanduser(word) if word.startswith("~") and "/" in word else word  # noqa: PTH111 (a home that is not there leaves the word as it is)
 

@@ -11,5 +11,10 @@ def unit_name(root: Path, delivery_id: str, number: int) -> str:
     return f"theloop-{_short(str(root))}-{_short(delivery_id)}-{number}.service"
 
 
+def service_name(root: Path, what: str) -> str:
+    """The name of a unit of this state root that is not a delivery."""
+    return f"theloop-{_short(str(root))}-{what}.service"
+
+
 def _short(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]

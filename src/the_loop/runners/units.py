@@ -15,7 +15,7 @@ from the_loop.manager import Manager, Property, Refused
 from the_loop.processes import is_main_of_unit
 from the_loop.runners.base import Offer
 from the_loop.runners.keeper import GRACE_S, passed_on
-from the_loop.runners.unit_names import unit_name
+from the_loop.runners.unit_names import service_name, unit_name
 from the_loop.subprocesses import manager_environment
 
 SLICE: Final = "theloop.slice"
@@ -46,6 +46,14 @@ class Units:
         variables = {**passed_on(self._environ), **about}
         unit = properties(offer.stem.name, argv, limit_s=limit_s, variables=variables, lock_fd=lock_fd)
         await self._manager.start_transient_unit(self.name(offer), unit)
+
+    def service_name(self, what: str) -> str:
+        """The name of a unit of this state root that is not a delivery."""
+        return service_name(self._root, what)
+
+    async def start_service(self, what: str, unit: Sequence[Property]) -> None:
+        """Have the manager accept such a unit. Raises ManagerError."""
+        await self._manager.start_transient_unit(self.service_name(what), unit)
 
     def close(self) -> None:
         """Drop the connection to the manager."""
