@@ -81,7 +81,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
 def test_names_when_nothing_is_installed_are_our_own() -> None:
     assert SOURCES.names() == ["directory", "github"]
-    assert RUNNERS.names() == ["exec", "print"]
+    assert RUNNERS.names() == ["exec", "print", "tmux"]
 
 
 @pytest.mark.parametrize(("registry", "base"), [(SOURCES, SourceSection), (RUNNERS, Session)], ids=["source", "runner"])
@@ -133,7 +133,7 @@ def test_third_party_runner_has_its_keys_in_the_session_beside_the_common_ones(i
     assert "unknown key" in faults_of({**tree(), "session": {**session, "command": ["x"]}})["session.command"]
     assert faults_of({**tree(), "session": {"runner": "mailer"}}) == {"session.mailbox": "is missing"}
     assert faults_of({**tree(), "session": {"runner": "maler"}}) == {
-        "session.runner": "unknown runner 'maler'; one of: exec, mailer, print, did you mean 'mailer'?"
+        "session.runner": "unknown runner 'maler'; one of: exec, mailer, print, tmux, did you mean 'mailer'?"
     }
 
 
