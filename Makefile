@@ -10,7 +10,7 @@ PIP := $(BIN)/pip install -qq --disable-pip-version-check
 IN_PARALLEL := -n 4 --dist=loadscope
 SCRIPT_FOLDERS := .ci scripts tests/support examples
 RUN_PACKAGES := python3 python3-venv python3-dev gcc pkg-config libsystemd-dev
-TEST_PACKAGES := $(RUN_PACKAGES) strace procps util-linux locales systemd dbus dbus-user-session libpam-systemd passwd \
+TEST_PACKAGES := $(RUN_PACKAGES) tmux strace procps util-linux locales systemd dbus dbus-user-session libpam-systemd passwd \
 	shellcheck
 .NOTPARALLEL:
 .PHONY: help run test test-long test-contract test-page check lint bench install clean

@@ -49,7 +49,7 @@ _QUESTIONS: Final = (
     r"\(Y\)es/\(N\)o[^\n]*\Z",
     r"(?:^|\s)(?:[Pp]assword|[Pp]assphrase|PIN|Verification code)[^\n]{0,80}:\s*\Z",
     r"(?:[Pp]ress|[Hh]it) (?:any key|Enter|RETURN|\[?ENTER\]?)[^\n]*\Z",
-    r"^\s*--\s?[Mm]ore\s?--",
+    r"^\s*--\s?(?:More|more)\s?--",
     r"\(END\)\s*\Z",
 )
 DEFAULT_BUSY: Final = "|".join(_QUESTIONS)
