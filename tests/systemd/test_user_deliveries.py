@@ -106,6 +106,42 @@ def test_delivery_when_the_poller_has_secrets_then_none_is_in_its_environment_or
         assert TOKEN not in container.run(["journalctl", "--all", "--output=export", f"_UID={loop.user.uid}"]).stdout
 
 
+def test_delivery_when_it_is_given_secrets_then_its_unit_shows_none_and_standard_error_is_in_the_journal(
+    container: Container,
+) -> None:
+    drop_in = f"[Service]\nEnvironment=GITHUB_TOKEN={TOKEN}\n"
+    script = 'env > ~/environment; echo "cannot $1" >&2; until [ -e ~/go ]; do sleep 0.1; done; exit 1'
+    with Installed(container, drop_in=drop_in, is_installed=False) as loop:
+        loop.write(loop.home / "receive", f"#!/bin/sh\n{script}\n", 0o755)
+        loop.write(loop.home / "agent.env", f"KEY={TOKEN}-file\n", 0o600)
+        session = {"command": [str(loop.home / "receive"), "{title}"], "environmentFile": "~/agent.env"}
+        loop.configure(session={**session, "passEnvironment": ["GITHUB_TOKEN"]})
+        path = f"{COMMAND.parent}:/usr/bin:/bin"
+        said = loop.run(f"PATH={loop.home}/own:bin:{path} {COMMAND} unit install --user --path").stderr
+        loop.add_drop_in("test.conf", drop_in)
+        loop.item("my $title")
+        loop.systemctl("start")
+        seen = loop.seen(loop.home / "environment")
+        loop.wait(lambda: seen.exists() and "THE_LOOP_MARK" in seen.read_text(), "a delivery that has begun")
+
+        environment = dict(line.partition("=")[::2] for line in seen.read_text().splitlines())
+        assert (environment["KEY"], environment["GITHUB_TOKEN"]) == (f"{TOKEN}-file", TOKEN)
+        assert environment["PATH"].startswith(f"{loop.home}/own:")
+        assert "'bin' (it is relative)" in said
+        (unit,) = loop.deliveries()
+        assert TOKEN not in loop.run(["systemctl", "--user", "show", "--all", unit]).stdout
+        assert TOKEN not in loop.run(["systemctl", "--user", "cat", unit]).stdout
+        assert "my $title" not in loop.run(["systemctl", "--user", "show", "--all", "-p", "ExecStart", unit]).stdout
+        assert container.run(["grep", "-r", "-l", "-e", TOKEN, str(loop.root)], check=False).stdout == ""
+        loop.run(["touch", str(loop.home / "go")])
+        loop.wait(lambda: loop.journal("THE_LOOP_EVENT=poll.spawn_failed"), "its rejection")
+        (failed, *_) = loop.journal("THE_LOOP_EVENT=poll.spawn_failed")
+        assert json.loads(failed["THE_LOOP_JSON"])["reason"] == "exit status 1: cannot my $title"
+        lines = container.run(["journalctl", "--output=cat", f"_SYSTEMD_USER_UNIT={unit}"]).stdout.splitlines()
+        assert "cannot my $title" in lines
+        loop.systemctl("stop")
+
+
 def test_delivery_when_told_to_stop_by_systemctl_then_it_is_offered_again_and_marked(container: Container) -> None:
     with Installed(container) as loop:
         loop.sink.behave((A_SPAWN, {"gate": loop.gate("gate")}))
