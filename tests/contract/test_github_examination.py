@@ -108,7 +108,10 @@ def test_token_when_it_is_rejected_then_nothing_else_is_asked(github: FakeGitHub
 def test_token_when_its_file_is_missing_then_fails_with_the_path(github: FakeGitHub, tmp_path: Path) -> None:
     (found,) = examine(github, tmp_path, section={"token_file": "/none/token"})
 
+    (hidden,) = examine(github, tmp_path, section={"token_file": "/home/a/token"}, hides=lambda _path: True)
+
     assert (found.state, "'/none/token': No such file" in found.detail) == (State.FAIL, True)
+    assert (hidden.state, "the service does not see '/home/a/token'" in hidden.detail) == (State.FAIL, True)
     assert github.log == []
 
 

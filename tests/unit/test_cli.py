@@ -164,6 +164,7 @@ def test_messages_of_the_source_when_they_tell_a_command_then_it_is_in_backquote
         "checkup.py: the-loop config check",
         "checkup.py: the-loop unit install",
         "checkup.py: the-loop unit install --config ",
+        "checkup.py: the-loop unit install --system --config /etc/the-loop/",
         "overrides.py: the-loop ledger show ",
         "service.py: the-loop poll start",
         "service.py: the-loop unit install --",

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from the_loop.findings import Finding, Site, State
-from the_loop.runners import exec_provider, print_provider
+from the_loop.runners import exec_provider, print_provider, tmux_provider
+from the_loop.runners.examination import of_tmux
 from the_loop.sources import directory_examination, directory_provider
 
 if TYPE_CHECKING:
@@ -78,6 +79,14 @@ def test_authors_when_others_can_write_then_fails_with_the_chmod(inbox: Path, mo
     wrong = folder if mode & 0o022 else folder / "item.md"
     assert (found.state, found.command) == (State.FAIL, f"chmod g-w,o-w '{wrong}'")
     assert "set `umask 022`" in found.detail
+
+
+def test_authors_when_a_file_has_a_second_name_then_fails(inbox: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").hardlink_to(item(inbox) / "item.md")
+
+    found = examine_directory(inbox)["authors"]
+
+    assert (found.state, f"'{inbox}/a/item.md' have several names" in found.detail) == (State.FAIL, True)
 
 
 def test_authors_when_an_item_is_of_somebody_else_then_names_the_owner(inbox: Path) -> None:
@@ -261,7 +270,10 @@ def test_environment_when_a_file_or_variable_is_missing_then_is_told(
 ) -> None:
     path = str(program())
 
-    file = examine_receiver(tmp_path, path, section={"environment_file": "/none/env"})["environment"]
+    section = {"environment_file": "/none/env"}
+    file = examine_receiver(tmp_path, path, section=section)["environment"]
+    hidden = examine_receiver(tmp_path, path, section=section, hides=lambda path: path == Path("/none/env"))
+    assert "the service does not see '/none/env'" in hidden["environment"].detail
     passed = {"pass_environment": ("HOME", "API_KEY")}
     key = examine_receiver(tmp_path, path, section=passed, shell={"API_KEY": "x"}, environ={"HOME": "/"})["environment"]
 
@@ -282,6 +294,41 @@ def test_workdir_when_it_is_missing_or_no_directory_then_fails(tmp_path: Path, p
     assert (missing.state, missing.command) == (State.FAIL, f"mkdir -p '{tmp_path}/a b'")
     assert file.state is State.FAIL
     assert (home.state, home.detail) == (State.OK, f"'{tmp_path}'")
+
+
+@pytest.mark.parametrize(
+    ("version", "state"),
+    [
+        ("tmux 3.3a", State.OK),
+        ("tmux 3.5", State.OK),
+        ("tmux next-3.6", State.OK),
+        ("tmux 3.3", State.FAIL),
+        ("tmux 2.9a", State.FAIL),
+        ("tmux master", State.UNKNOWN),
+    ],
+)
+def test_tmux_when_it_is_too_old_then_fails(version: str, state: State) -> None:
+    assert of_tmux(version).state is state
+
+
+def test_tmux_when_it_is_the_runner_then_it_and_both_programs_are_examined(
+    tmp_path: Path, program: Callable[..., Path]
+) -> None:
+    tmux = program("bin/tmux", text="#!/bin/sh\necho tmux 3.4\n")
+    section = tmux_provider.Section(
+        runner="tmux", command=("sh",), resume_command=("/none/agent", "--resume"), workdir="/"
+    )
+
+    found = list(tmux_provider.examine(section, site(tmp_path, environ={"PATH": f"{tmux.parent}:/usr/bin:/bin"})))
+    without = list(tmux_provider.examine(section, site(tmp_path, environ={"PATH": "/none"})))
+
+    assert [(one.name, one.state) for one in found] == [
+        ("tmux", State.OK),
+        ("command", State.OK),
+        ("command", State.FAIL),
+        ("workdir", State.OK),
+    ]
+    assert (without[0].name, without[0].state) == ("tmux", State.FAIL)
 
 
 def test_printer_when_it_is_the_runner_then_says_that_nothing_is_started(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from the_loop.doctor.service import (
     examine_lingering,
     examine_program,
     hidden_by,
+    install_again,
     of_files,
     of_lock,
     of_no_manager,
@@ -128,7 +129,7 @@ def test_option_when_its_value_has_blanks_then_goes_up_to_the_next_option() -> N
     [
         Named(),
         Named("/srv/my loop.yaml", "/srv/x y", is_root_given=True),
-        Named(None, "/srv/x"),
+        Named(None, "/srv/x", path="/opt/a b:/usr/bin"),
     ],
 )
 def test_files_when_this_version_wrote_them_for_any_place_then_are_good(
@@ -156,6 +157,32 @@ def test_files_when_another_version_wrote_them_or_one_is_missing_then_says_what_
     assert (changed.state, changed.command) == (State.WARN, "the-loop unit install --user")
     assert changed.detail.endswith(str(service))
     assert (missing.state, missing.detail) == (State.FAIL, f"missing: {service}")
+
+
+@pytest.mark.parametrize(
+    ("service", "command"),
+    [
+        (SERVICE, "--user --config '/home/alice/my loop.yaml'"),
+        (
+            replace(
+                SERVICE, environment={"THE_LOOP_STATE_ROOT": "/srv/x", "PATH": "/a"}, command="the-loop poll start"
+            ),
+            "--user --state-root /srv/x --path",
+        ),
+        (replace(SERVICE, unit=Unit("the-loop-poll@two.service", "user", 1)), "--user --name two"),
+        (
+            replace(
+                SERVICE,
+                unit=Unit("the-loop-poll.service", "system"),
+                command="the-loop poll start --config /etc/the-loop/config.yaml",
+                environment={"THE_LOOP_STATE_ROOT": "/var/lib/the-loop"},
+            ),
+            "--system",
+        ),
+    ],
+)
+def test_install_when_it_is_to_be_done_again_then_names_what_the_unit_names(service: Service, command: str) -> None:
+    assert install_again(replace(service, user="root")) == f"the-loop unit install {command}"
 
 
 # --- around it ---

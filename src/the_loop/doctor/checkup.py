@@ -85,6 +85,9 @@ def _configuration(subject: Subject) -> tuple[list[Finding], Loaded | None]:
     if file is None:
         detail = "none: the built-in default prints items of `inbox` in the state root; write a file"
         return [warn(name, detail, "${EDITOR:-vi} ~/.config/the-loop/config.yaml")], loaded
+    if hidden_by([file], subject.service):
+        detail = f"the service does not see '{file}'; move it below /etc/the-loop"
+        return [fail(name, detail, f"the-loop unit install --system --config /etc/the-loop/{file.name}")], loaded
     sources = len(loaded.config.polling.sources)
     count = "1 source" if sources == 1 else f"{sources} sources"
     found = [ok(name, f"'{file}', valid, {count}"), *(warn(name, str(doubt)) for doubt in doubts(loaded.config))]

@@ -85,17 +85,25 @@ def _service(asked: Asked, unasked: list[str]) -> Service | None:
 
 def _units(asked: Asked, root: Path | None) -> Iterator[Unit]:
     """Units that may be meant, those first that are more likely. None of them need be installed."""
-    euid, owner = os.geteuid(), _owner(root)
     if asked.is_particular and root is not None and (unit := _holding(root)) is not None:
         yield unit
     name = _SERVICE if asked.instance is None else f"the-loop-poll@{asked.instance}.service"
-    if asked.scope != "system":
-        uid = owner if euid == 0 and asked.is_particular and owner is not None else euid
-        is_there = Path(f"/run/user/{uid}/systemd/private").exists() or _is_installed(name, uid)
-        if (uid != 0 or asked.scope == "user") and is_there:
-            yield Unit(name, "user", uid)
+    uid = _uid_meant(asked, root)
+    has_manager = Path(f"/run/user/{uid}/systemd/private").exists() or _is_installed(name, uid)
+    units = [Unit(name, "user", uid)] if has_manager and asked.scope != "system" else []
     if asked.scope != "user" and Path("/run/systemd/system").is_dir():
-        yield Unit(name, "system")
+        units.insert(0 if os.geteuid() == 0 else 1, Unit(name, "system"))
+    yield from units
+
+
+def _uid_meant(asked: Asked, root: Path | None) -> int:
+    """Whose own unit may be meant: for root that of the owner of the named root, or of the one who typed `sudo`."""
+    euid, owner, sudo = os.geteuid(), _owner(root), asked.shell.get("SUDO_UID", "")
+    if euid != 0:
+        return euid
+    if asked.is_particular and owner is not None:
+        return owner
+    return int(sudo) if sudo.isascii() and sudo.isdigit() else euid
 
 
 def _is_installed(name: str, uid: int) -> bool:

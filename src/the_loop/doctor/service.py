@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pwd
 import re
 import shlex
 import sys
@@ -31,7 +32,7 @@ _NAMED: Final = re.compile(
     r"""
     (?P<option>\ --(?:config|state-root)\ (?:"(?:\\.|[^"])*"|\S+))
     | (?P<program>^(?:Exec\w+)=(?P<minus>-?)(?:/usr/bin/env\ )?(?:"(?:\\.|[^"])*"|\S+))(?=\ (?:poll|config)\ )
-    | (?P<root>^(?:Environment="?THE_LOOP_STATE_ROOT=|ReadWritePaths=).*\n)
+    | (?P<root>^(?:Environment="?(?:THE_LOOP_STATE_ROOT|PATH)=|ReadWritePaths=).*\n)
     """,
     re.VERBOSE | re.MULTILINE,
 )
@@ -99,9 +100,7 @@ def _timer(service: Service) -> Service | None:
 
 def examine_files(service: Service) -> Iterator[Finding]:
     """Whether `unit install` of this version would write the same, and the manager takes them."""
-    install = f"the-loop unit install --{service.unit.scope}"
-    if "@" in service.unit.name:
-        install += f" --name {service.unit.name.partition('@')[2].removesuffix('.service')}"
+    install = install_again(service)
     if not is_ours(service.fragment):
         yield ok("unit files", f"'{service.fragment}' was not installed by `the-loop unit install`, not compared")
         return
@@ -115,6 +114,25 @@ def examine_files(service: Service) -> Iterator[Finding]:
         yield fail("unit files", "; ".join(said), install)
     elif said:
         yield warn("unit files", "; ".join(said))
+
+
+def install_again(service: Service) -> str:
+    """The command that installs the same unit again, with what it names."""
+    command = f"the-loop unit install --{service.unit.scope}"
+    if "@" in service.unit.name:
+        return f"{command} --name {service.unit.name.partition('@')[2].removesuffix('.service')}"
+    home = pwd.getpwnam(service.user).pw_dir
+    is_user = service.is_of_user
+    usual = (
+        (f"{home}/.config/the-loop/config.yaml", f"{home}/.local/state/the-loop")
+        if is_user
+        else ("/etc/the-loop/config.yaml", "/var/lib/the-loop")
+    )
+    config, root = service.option("--config"), service.environment.get("THE_LOOP_STATE_ROOT")
+    for option, value, default in (("--config", config, usual[0]), ("--state-root", root, usual[1])):
+        if value is not None and value != default:
+            command += f" {option} {shlex.quote(value)}"
+    return f"{command} --path" if "PATH" in service.environment else command
 
 
 def _texts(service: Service) -> Mapping[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -10,10 +11,13 @@ from pathlib import Path
 from typing import Final
 
 from the_loop.core.model import explain
-from the_loop.findings import Finding, Site, fail, ok, warn
+from the_loop.findings import Finding, Site, fail, ok, unknown, warn
 from the_loop.runners.given import Extras, read_environment
+from the_loop.subprocesses import run_blocking
 
 _USUAL: Final = "/usr/local/bin:/usr/bin:/bin"
+_TMUX: Final = (3, 3, "a")
+_CALL_LIMIT_S: Final = 5.0
 _HEAD: Final = 256  # bytes of a script that may name its interpreter
 
 
@@ -25,6 +29,10 @@ def examine_variables(extras: Extras, passed: Sequence[str], site: Site) -> Gene
         where = f" ({', '.join(here)}: set in this shell only)" if here else ""
         yield warn("environment", f"not set for the poller: {', '.join(missing)}{where}", site.edit)
     if extras.file is None:
+        return extras.variables
+    if site.hides(extras.file):
+        detail = f"the service does not see '{extras.file}'; move it below /etc/the-loop"
+        yield fail("environment", detail, site.edit)
         return extras.variables
     try:
         of_file = read_environment(extras.file, os.geteuid())
@@ -63,7 +71,11 @@ def _only_in_shell(name: str, program: str, in_shell: str, path: str, site: Site
     folder = Path(in_shell).parent
     where = f"'{program}' is on the PATH of this shell, in '{folder}', and not on the poller's ({_shown(path)})"
     mends = [f"write `session.command: [{in_shell}, …]`"] if name == "command" else []
-    mends += [f"add `Environment=PATH={folder}:{_USUAL}` below `[Service]`"] if site.edit else []
+    mends += (
+        [f"add `Environment=PATH={folder}:{_USUAL}` below `[Service]` (or install the unit with `--path`)"]
+        if site.edit
+        else []
+    )
     return fail(name, f"{where}; {', or '.join(mends) or 'start the poller from this shell'}", site.edit)
 
 
@@ -113,6 +125,27 @@ def _interpreter(program: Path, path: str, site: Site) -> Iterator[Finding]:
     else:
         detail = f"'{program}' is to be run by '{by_name}', which is not on the poller's PATH ({_shown(path)})"
         yield fail("interpreter", detail, f"type {shlex.quote(by_name)}")
+
+
+def examine_tmux(site: Site) -> Iterator[Finding]:
+    """Whether tmux is there for the poller, and new enough."""
+    found = shutil.which("tmux", path=site.environ.get("PATH", os.defpath))
+    if found is None:
+        path = _shown(site.environ.get("PATH", os.defpath))
+        yield fail("tmux", f"not found on the poller's PATH ({path}); install it", "tmux -V")
+        return
+    finished = run_blocking([found, "-V"], {"PATH": os.defpath}, limit_s=_CALL_LIMIT_S)
+    yield of_tmux(finished.out if finished.is_good else "", finished.problem)
+
+
+def of_tmux(version: str, problem: str = "") -> Finding:
+    """`version` as `tmux -V` prints it: `tmux 3.3a`. `problem`: why there is none."""
+    number = re.search(r"(\d+)\.(\d+)([a-z]?)", version)
+    if number is None:
+        return unknown("tmux", f"its version cannot be found out: {version or problem}", "tmux -V")
+    if (int(number[1]), int(number[2]), number[3]) < _TMUX:
+        return fail("tmux", f"{version}: 3.3a or newer is needed", "tmux -V")
+    return ok("tmux", version)
 
 
 def examine_workdir(workdir: Path, site: Site) -> Iterator[Finding]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -113,12 +113,18 @@ def extras_of(section: CommandSession, environ: Mapping[str, str]) -> Extras:
 
 
 def examine(section: CommandSession, site: Site) -> Iterator[Finding]:
+    return examine_section(section, site, section.command[:1])
+
+
+def examine_section(section: CommandSession, site: Site, programs: Sequence[str]) -> Iterator[Finding]:
+    """What must hold for these programs, in the environment that the section gives them."""
     from the_loop.runners.examination import examine_command, examine_variables, examine_workdir
 
     extras = extras_of(section, site.environ)
     variables = yield from examine_variables(extras, section.pass_environment, site)
     path = {**site.environ, **variables}.get("PATH", os.defpath)
-    yield from examine_command(at_home(section.command[0]), path, site)
+    for program in dict.fromkeys(programs):
+        yield from examine_command(at_home(program), path, site)
     yield from examine_workdir(workdir_of(section, site.environ), site)
 
 

@@ -12,6 +12,7 @@ from the_loop.runners.exec_provider import (
     at_home,
     check_environment,
     check_workdir,
+    examine_section,
     extras_of,
     faults_here,
     workdir_of,
@@ -19,6 +20,9 @@ from the_loop.runners.exec_provider import (
 from the_loop.runners.keeper import PLACEHOLDERS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from the_loop.findings import Finding, Site
     from the_loop.runners.base import Runner, RunnerSite
 
 
@@ -36,7 +40,7 @@ class TmuxSession(CommandSession, frozen=True, kw_only=True):
 
 
 Section = TmuxSession
-__all__ = ["Section", "build", "check", "faults_here"]
+__all__ = ["Section", "build", "check", "examine", "faults_here"]
 
 
 def check(section: TmuxSession, config: Config) -> list[Fault]:
@@ -95,6 +99,13 @@ def build(section: TmuxSession, site: RunnerSite) -> Runner:
     )
     server = Server(site.root, site.folder, site.environ, units)
     return TmuxRunner(server, Store(site.root, site.folder), settings, site.tell)
+
+
+def examine(section: TmuxSession, site: Site) -> Iterator[Finding]:
+    from the_loop.runners.examination import examine_tmux
+
+    yield from examine_tmux(site)
+    yield from examine_section(section, site, section.command[:1] + section.resume_command[:1])
 
 
 def _prompts(section: TmuxSession) -> prompts.Prompts:

@@ -33,6 +33,7 @@ class Authors:
 
     count: int = 0  # items looked at
     writable: list[Path] = field(default_factory=list)  # by group or others
+    linked: list[Path] = field(default_factory=list)  # files with another name somewhere, under which others may write
     foreign: dict[str, list[Path]] = field(default_factory=dict)  # by their owner, who is not authorised
     unread: dict[str, Path] = field(default_factory=dict)  # by the cause
 
@@ -138,6 +139,8 @@ def _judge(authors: Authors, entry: os.DirEntry[str], owners: Owners, authorized
     owner = owners.name(found.st_uid) or f"uid {found.st_uid}"
     if found.st_mode & _OTHERS_WRITE:
         authors.writable.append(Path(entry.path))
+    elif found.st_nlink > 1 and stat.S_ISREG(found.st_mode):
+        authors.linked.append(Path(entry.path))
     elif owner not in authorized:
         authors.foreign.setdefault(owner, []).append(Path(entry.path))
 
@@ -149,11 +152,14 @@ def of_authors(authors: Authors) -> Iterator[Finding]:
         paths = " ".join(shlex.quote(str(path)) for path in authors.writable[: 2 * _SHOWN])
         rest = "; set `umask 022` where they are made"
         yield fail(name, f"{detail}{rest}", f"chmod g-w,o-w {paths}")
+    if authors.linked:
+        detail = f"{_some(authors.linked)} have several names (hard links), so their author is unknown: copy them"
+        yield fail(name, detail, f"find {shlex.quote(str(authors.linked[0].parent))} -links +1 -type f")
     for owner, theirs in authors.foreign.items():
         yield warn(name, f"{_some(theirs)} belong to '{owner}', who is not in `authorizedUsers`")
     for cause, path in authors.unread.items():
         yield warn(name, f"the poller passes over '{path}': {cause}", f"namei -l {shlex.quote(str(path))}")
-    if not (authors.writable or authors.foreign or authors.unread):
+    if not (authors.writable or authors.linked or authors.foreign or authors.unread):
         items = "1 item" if authors.count == 1 else f"{authors.count} items"
         yield ok(name, f"{items}, all of authorised users")
 

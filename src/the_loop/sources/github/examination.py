@@ -117,6 +117,8 @@ class _Examination:
         if self.section.token_command:
             return f"`{shlex.join(self.section.token_command)}`"
         path = token_path(self.section, self.site.environ)
+        if path is not None and self.site.hides(path):
+            raise SourceError(f"the service does not see '{path}'; move it below /etc/the-loop, or use `credential`")
         if path is not None:
             return f"'{path}'"
         return next((f"${name}" for name in VARIABLES if self.site.environ.get(name)), "nowhere")
@@ -139,7 +141,7 @@ class _Examination:
                 return [await self._unreadable(name, answer.status)]
             found = [of_moved(name, answer) if answer.moved else ok(name, "its issues can be read")]
             if self.section.monitor.pull_requests:
-                found += await self._pulls(name)
+                found.extend(await self._pulls(name))
             found.append(await self._label(name, count_of(answer)))
             if self.site.is_written_to:
                 found.append(await self._writing(name, scopes))
