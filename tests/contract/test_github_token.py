@@ -15,14 +15,15 @@ from support.github.fake import FakeGitHub
 from support.http_server import FakeServer
 from support.world import REPO, in_real_loop
 from the_loop.config import Config, Polling
+from the_loop.sources import tokens as token_module
 from the_loop.sources.base import SourceError, SourceSite
-from the_loop.sources.github import token as token_module
 from the_loop.sources.github.client import Client
 from the_loop.sources.github.identity import ask_repository
 from the_loop.sources.github.provider import build, check
 from the_loop.sources.github.section import GithubSection
-from the_loop.sources.github.token import Token, github_token
+from the_loop.sources.github.token import VARIABLES, github_token
 from the_loop.sources.limits import RateLimiters
+from the_loop.sources.tokens import Token
 
 SECTION = GithubSection(provider="github", repos=(REPO,), label="auto")
 UNUSABLE = ["hush\0hush", "hush\nhush", "hush\r\nX-Evil: 1", "h\xfcsh-hush", "hush\ud800", "\u2028hush"]
@@ -123,7 +124,7 @@ def section_of(github: FakeGitHub, **fields: Any) -> GithubSection:
 
 
 def client_of(section: GithubSection, environ: dict[str, str] | None = None) -> Client:
-    return Client(section.api_url, Token(section, environ or {"PATH": "/usr/bin:/bin"}), now=time.time)
+    return Client(section.api_url, Token(section, environ or {"PATH": "/usr/bin:/bin"}, VARIABLES), now=time.time)
 
 
 @in_real_loop

@@ -7,7 +7,6 @@ Rule: GitHub REST documentation, "Best practices" and "Rate limits".
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,13 +17,15 @@ from urllib.parse import urljoin, urlsplit
 import httpx2
 
 from the_loop import __version__
-from the_loop.sources.base import Limited, Silent, SourceError, Unanswered, Usage
+from the_loop.sources.base import Limited, SourceError, Unanswered, Usage
 from the_loop.sources.github.page_sizes import PageSizes
 from the_loop.sources.github.pages import has_too_many_values
 from the_loop.sources.github.refusals import check_limit, message_of, number_of, sso_hint
-from the_loop.sources.github.section import GITHUB_API_VERSION, normal
-from the_loop.sources.github.token import Token
+from the_loop.sources.github.section import GITHUB_API_VERSION
+from the_loop.sources.http import Http, TooMuch
 from the_loop.sources.limits import RateLimiter, RateLimiters, fingerprint
+from the_loop.sources.section import normal
+from the_loop.sources.tokens import Token
 
 REQUEST_LIMIT_S: Final = 30.0  # for one request in total, also if data keeps arriving slowly
 BODY_LIMIT: Final = 32 << 20  # bytes; a page of a hundred texts of 64 Ki characters has less
@@ -40,14 +41,6 @@ class Rejected(SourceError):
 
 class Unprocessable(SourceError):
     """The request makes no sense to the server (422): of a list, a page behind the last one that it returns."""
-
-
-class TooMuch(Unanswered):
-    """The server could not collect the response in its time (502, 504), or it is over our limits (`is_sure`)."""
-
-    def __init__(self, problem: str, *, is_sure: bool = False) -> None:
-        super().__init__(problem)
-        self.is_sure = is_sure
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +102,12 @@ class Client:
         self._now = now
         self._limiters = limiters or RateLimiters(now)
         self._version = api_version
-        self._transport = transport
-        self._http: httpx2.AsyncClient | None = None
+        headers = {
+            "Accept": _ACCEPT,
+            "User-Agent": f"the-loop/{__version__}",
+            "X-GitHub-Api-Version": api_version,
+        }
+        self._http = Http(headers, transport)
         self._limiter = first_limiter  # of the token of the last request
         self.page_sizes = PageSizes(now)
         self._requests = 0
@@ -144,9 +141,7 @@ class Client:
 
     async def close(self) -> None:
         """Close the connections; another request opens new ones."""
-        if self._http is not None:
-            await self._http.aclose()
-            self._http = None
+        await self._http.close()
 
     # --- requests ---
 
@@ -210,48 +205,16 @@ class Client:
         return limiter
 
     async def _send(self, request: _Request) -> tuple[httpx2.Response, bytes]:
-        url, http = request.url, self._opened()
         self._requests += 1
-        try:
-            async with (
-                asyncio.timeout(REQUEST_LIMIT_S),
-                http.stream(request.method, url, headers=request.headers, content=request.body) as response,
-            ):
-                parts, size = [], 0
-                async for part in response.aiter_bytes():
-                    parts.append(part)
-                    size += len(part)
-                    if size > BODY_LIMIT:
-                        raise TooMuch(f"{url}: the response is larger than {BODY_LIMIT} bytes", is_sure=True)
-                return response, b"".join(parts)
-        except TimeoutError as error:
-            raise Silent(f"{url}: no response within {REQUEST_LIMIT_S:.0f} s") from error
-        except (httpx2.LocalProtocolError, UnicodeEncodeError):
-            # the error's own text would quote the headers, including the token
-            raise SourceError(f"{url}: the request cannot be sent") from None
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            kind = Silent if isinstance(error, httpx2.TimeoutException) else Unanswered
-            raise kind(f"{url}: {_cause(error)}") from error
-
-    def _opened(self) -> httpx2.AsyncClient:
-        """The HTTP client, created with the first request. Raises SourceError for a wrong proxy in the environment."""
-        if self._http is None:
-            headers = {
-                "Accept": _ACCEPT,
-                "User-Agent": f"the-loop/{__version__}",
-                "X-GitHub-Api-Version": self._version,
-            }
-            timeout = httpx2.Timeout(REQUEST_LIMIT_S)
-            try:
-                self._http = httpx2.AsyncClient(transport=self._transport, timeout=timeout, headers=headers)
-            except ImportError as error:
-                problem = "cannot use the SOCKS proxy of the environment: the extra `socks` of httpx2 is not installed"
-                raise SourceError(problem, "check $ALL_PROXY, $HTTPS_PROXY and $HTTP_PROXY") from error
-            except (ValueError, httpx2.InvalidURL, OSError) as error:
-                problem = f"cannot use the proxy or the certificates of the environment: {_cause(error)}"
-                hint = "check $HTTPS_PROXY, $HTTP_PROXY, $ALL_PROXY, $SSL_CERT_FILE and $SSL_CERT_DIR"
-                raise SourceError(problem, hint) from error
-        return self._http
+        return await self._http.send(
+            request.method,
+            request.url,
+            shown=request.url,
+            headers=request.headers,
+            body=request.body,
+            limit_s=REQUEST_LIMIT_S,
+            size=BODY_LIMIT,
+        )
 
     def _redirected(self, url: str, response: httpx2.Response) -> str:
         try:
@@ -344,7 +307,3 @@ def _validator(response: httpx2.Response) -> str:
     """The ETag, "" if it cannot be sent back unchanged: some proxies return invalid ones."""
     etag = response.headers.get("etag", "")
     return etag if etag.isascii() and etag.isprintable() else ""
-
-
-def _cause(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".rstrip(": ")

@@ -8,11 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from the_loop.config import Config, Fault, login_and_id, path_faults
+from the_loop.config import Config, Fault, login_and_id
 from the_loop.core.model import Note
 from the_loop.sources.base import SourceError
-from the_loop.sources.github.section import GithubSection, normal
-from the_loop.sources.tokens import exposure
+from the_loop.sources.github.section import GithubSection
+from the_loop.sources.section import normal, place_faults
 from the_loop.state import StateRoot
 
 if TYPE_CHECKING:
@@ -29,14 +29,7 @@ def check(section: GithubSection, config: Config) -> list[Fault]:
     faults = _shared_repositories(section, config)
     if not (section.monitor.issues or section.monitor.pull_requests):
         faults.append(Fault("monitor", "leaves nothing to watch; one of both has to be true"))
-    places = (("credential", section.credential), ("tokenFile", section.token_file))
-    named = [field for field, value in (*places, ("tokenCommand", section.token_command)) if value]
-    faults += [Fault(field, f"is set beside {named[0]}; a token comes from exactly one place") for field in named[1:]]
-    try:
-        normal(section.api_url)
-    except ValueError as error:
-        faults.append(Fault("apiUrl", str(error)))
-    return faults + path_faults(tokenFile=section.token_file)
+    return faults + place_faults(section, section.api_url)
 
 
 def name_fault(name: str) -> str:
@@ -61,9 +54,10 @@ def build(section: GithubSection, site: SourceSite) -> Source:
     from the_loop.sources.github.client import Client
     from the_loop.sources.github.repositories import Repositories
     from the_loop.sources.github.source import GithubSource
-    from the_loop.sources.github.token import Token, github_token
+    from the_loop.sources.github.token import VARIABLES, github_token
+    from the_loop.sources.tokens import Token
 
-    token, limiter = Token(section, site.environ), None
+    token, limiter = Token(section, site.environ, VARIABLES), None
     with suppress(SourceError):  # without its token the first poll says so
         # the token of a command is not known yet: its limiter takes over the wait of this one
         command = "\0".join(section.token_command)
@@ -98,7 +92,8 @@ def examine(section: GithubSection, site: Site) -> Iterator[Finding]:
 
 def _warnings(section: GithubSection, site: SourceSite) -> list[Note]:
     """What is to be told once, as it should be different but works."""
-    from the_loop.sources.github.token import VARIABLES, token_path
+    from the_loop.sources.github.token import VARIABLES
+    from the_loop.sources.tokens import exposure, token_path
 
     try:
         path = token_path(section, site.environ)

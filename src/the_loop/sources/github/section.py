@@ -9,22 +9,9 @@ from urllib.parse import urlsplit
 from msgspec import Meta
 
 from the_loop.config import Section, SourceSection
+from the_loop.sources.section import ApiUrl, CommandPart, Credential
 
 GITHUB_API_VERSION: Final = "2022-11-28"
-
-_PORTS: Final = {"http": 80, "https": 443}
-
-
-def normal(url: str) -> str:
-    """An address as addresses are compared: scheme and host in lower case, without the scheme's own port.
-
-    Raises ValueError.
-    """
-    parts = urlsplit(url)
-    host, port = parts.hostname or "", parts.port
-    shown = f"[{host}]" if ":" in host else host
-    place = shown if port in (None, _PORTS.get(parts.scheme)) else f"{shown}:{port}"
-    return parts._replace(netloc=place).geturl()
 
 
 RepoName = Annotated[
@@ -49,18 +36,10 @@ class GithubSection(SourceSection, frozen=True, kw_only=True):
         ),
     ]
     monitor: Monitor = Monitor()
-    api_url: Annotated[
-        str,
-        Meta(
-            pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$",
-            description="as in https://HOST/api/v3, without a user name in it",
-        ),
-    ] = "https://api.github.com"
-    credential: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$", description="a file name, without a path")] | None = (
-        None
-    )
+    api_url: ApiUrl = "https://api.github.com"
+    credential: Credential | None = None
     token_file: str | None = None
-    token_command: tuple[Annotated[str, Meta(min_length=1, pattern=r"^[^\x00]+$")], ...] = ()
+    token_command: tuple[CommandPart, ...] = ()
     api_version: Annotated[str, Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", description="as in 2022-11-28")] = (
         GITHUB_API_VERSION
     )

@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from the_loop.sources.base import Silent, SourceError
-from the_loop.sources.github.client import Answer, Client, TooMuch, Unprocessable
+from the_loop.sources.github.client import Answer, Client, Unprocessable
 from the_loop.sources.github.record import Asked
+from the_loop.sources.http import TooMuch
 
 _WALKS: Final = 3
 _LONGEST: Final = 1000  # pages
