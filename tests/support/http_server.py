@@ -6,19 +6,20 @@ It runs an event loop in a daemon thread. Leaving the context ends it at once, w
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from contextlib import suppress
 from http import HTTPStatus
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from support.github.fake import FakeGitHub
     from support.github.values import Answer
 
-    Handler = Callable[[str, str, Mapping[str, str], bytes], Answer]
+    Handler = Callable[[str, str, Mapping[str, str], bytes], Answer | Coroutine[Any, Any, Answer]]
 
 _LONGEST_HEAD = 1 << 16
 _JOIN_S = 10.0
@@ -29,7 +30,8 @@ class HttpServer:
     """Serves `handle(method, target, headers, body)`; `url` holds from the entry of the context on.
 
     `port` 0 takes a free one; the port of an earlier server serves its clients again. The handler runs in the
-    server's thread, one call at a time; what it raises closes the connection and is raised again at the exit.
+    server's thread, one call at a time; what it raises closes the connection and is raised again at the exit. One that
+    is a coroutine may wait; it is cancelled when its client is gone.
     """
 
     def __init__(self, handle: Handler, *, port: int = 0) -> None:
@@ -102,10 +104,15 @@ class HttpServer:
         method, target, headers = _parse_head(await reader.readuntil(b"\r\n\r\n"))
         body = await reader.readexactly(int(headers.get("content-length", "0")))
         try:
-            answer = self._handle(method, target, headers, body)
+            made = self._handle(method, target, headers, body)
+            answer = await _unless_gone(made, reader) if isinstance(made, Awaitable) else made
+        except asyncio.CancelledError:
+            raise
         except BaseException as exc:
             self._failure = exc
             raise ConnectionAbortedError from exc
+        if answer is None:
+            return False
         if answer.hang:
             await reader.read(1)  # returns when the client has had enough
             return False
@@ -129,6 +136,18 @@ class FakeServer(HttpServer):
         super().__enter__()
         self._github.base_url = self.url
         return self
+
+
+async def _unless_gone(answer: Coroutine[Any, Any, Answer], reader: asyncio.StreamReader) -> Answer | None:
+    """The answer once there is one; None if the client closes the connection before."""
+    task, gone = asyncio.ensure_future(answer), asyncio.ensure_future(reader.read(1))
+    try:
+        await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        for one in (task, gone):
+            one.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
 
 
 def _parse_head(raw: bytes) -> tuple[str, str, dict[str, str]]:
