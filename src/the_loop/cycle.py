@@ -109,10 +109,12 @@ class Cycle:
         watched.failures = 0
         watched.items = listing.items
         watched.overlooked = listing.overlooked
+        watched.held_by = listing.held_by
         if listing.faults:
             self._say_error(watched, in_few_words(listing.faults), *map(str, listing.faults))
             return
-        watched.last_good_at = self._clock.now()
+        if not listing.held_by:
+            watched.last_good_at = self._clock.now()
         if watched.error and self._wait_of(watched) is None:
             watched.error = ""
             watched.told.clear()
@@ -120,6 +122,7 @@ class Cycle:
 
     def _fail(self, watched: Watched, error: SourceError) -> None:
         watched.was_polled = True
+        watched.held_by = ""
         if isinstance(error, Limited):
             self._wait(watched, error)
             return

@@ -91,7 +91,11 @@ CATALOG: Final[Mapping[str, Form]] = {
     "source.waiting": Form(WARNING, "source {source} is waiting until {until}: {reason}"),
     "source.anonymous": Form(WARNING, "source {source} has no token: {reason}"),
     "source.exposed": Form(WARNING, "source {source}: {reason}"),
+    "source.gap": Form(WARNING, "source {source}: {reason}"),
     "source.recovered": Form(NOTICE, "source {source} recovered"),
+    "claim.taken": Form(NOTICE, "source {source} holds the claim {path} as {owner}"),
+    "claim.refused": Form(NOTICE, "source {source} is on standby: {owner} holds the claim {path}"),
+    "claim.lost": Form(WARNING, "source {source} lost the claim {path}, which it held as {owner}: {reason}"),
     "config.reloaded": Form(NOTICE, "loaded the configuration '{path}'"),
     "config.rejected": Form(ERROR, "keeping the previous configuration: {reason}"),
 }

@@ -121,6 +121,8 @@ class Health:
                 parts.append(f"{one.source.name} waits until {timestamp(now + wait_s)}")
             elif one.cursor.owed and isinstance(one.source, Metered) and (left := one.source.usage().points_left):
                 parts.append(f"{one.source.name} has {left:.0f} points left")
+            if one.held_by:
+                parts.append(f"{one.source.name} on standby, held by {one.held_by}")
             if one.visited is not None:
                 done, total = one.visited
                 parts.append(f"{one.source.name}: {done} of {total} items processed")
@@ -139,7 +141,7 @@ class Health:
             "name": name,
             "provider": watched.source.provider,
             "state": watched.state(uptime_s),
-            "heldBy": None,
+            "heldBy": watched.held_by or None,
             "items": watched.items,
             "waiting": watched.waiting,
             "owed": len(watched.cursor.owed),
@@ -155,7 +157,7 @@ class Health:
 
 def last_good_cycle_at(watched: Iterable[Watched]) -> str | None:
     """When every source that is read was last read completely: the oldest of these moments, ISO 8601; None if never."""
-    moments = [one.last_good_at for one in watched if not one.is_unread]
+    moments = [one.last_good_at for one in watched if not (one.is_unread or one.held_by)]
     return None if not moments or None in moments else _moment(min(one for one in moments if one is not None))
 
 

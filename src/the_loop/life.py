@@ -281,7 +281,14 @@ class Life:
     def _source(self, config: Config, section: SourceSection) -> _Source:
         setup = self._setup
         watched = wiring.watch(
-            config, section, setup.root, setup.environ, clock=setup.clock, limiters=self._limiters, tell=self.tell
+            config,
+            section,
+            setup.root,
+            setup.environ,
+            clock=setup.clock,
+            limiters=self._limiters,
+            tell=self.tell,
+            once=setup.once,
         )
         watched.last_good_at = self._health.last_good_at(watched.source.name)
         loop = SourceLoop(

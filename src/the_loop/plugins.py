@@ -117,7 +117,11 @@ class Registry(Generic[P]):
 SOURCES: Final[Registry[SourceProvider]] = Registry(
     "the_loop.sources",
     SourceSection,
-    {"directory": "the_loop.sources.directory_provider", "github": "the_loop.sources.github.provider"},
+    {
+        "directory": "the_loop.sources.directory_provider",
+        "github": "the_loop.sources.github.provider",
+        "telegram": "the_loop.sources.telegram.provider",
+    },
 )
 RUNNERS: Final[Registry[RunnerProvider]] = Registry(
     "the_loop.runners",

@@ -15,6 +15,7 @@ from the_loop.outbox import Outbox
 from the_loop.watched import Summary, Watched
 
 _JITTER: Final = 0.05
+_STANDBY_S: Final = 5.0  # so that a claim is taken within 10 s of its holder's death
 _QUIET_FOR_S: Final = 3600.0  # cycles without news are told together, once in this time (contract R8.5)
 
 
@@ -105,7 +106,8 @@ class SourceLoop:
         """Seconds until the next cycle; None for a source that is not read."""
         if self.watched.is_unread:
             return None
-        pause_s = backoff_s(self.watched.failures, self.interval_s) * random.uniform(1 - _JITTER, 1 + _JITTER)
+        interval_s = min(self.interval_s, _STANDBY_S) if self.watched.held_by else self.interval_s
+        pause_s = backoff_s(self.watched.failures, interval_s) * random.uniform(1 - _JITTER, 1 + _JITTER)
         return max(pause_s, self.watched.wait_left_s(self._clock.uptime()))
 
     async def _pause(self) -> None:

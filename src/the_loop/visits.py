@@ -145,10 +145,10 @@ class Visits:
                 return True
             ledger = self._ledgers.get(ref)  # an outcome may have been recorded meanwhile
             view = self._view(ledger, sighting)
-            view = replace(view, item=thread.item or view.item, thread=thread.entries)
+            view = replace(view, item=thread.item or view.item, thread=thread.entries, omitted=thread.omitted)
             view = await self._read(view, watched.rules)
             if (now := self._ledgers.get(ref)) is not ledger:
-                ledger, view = now, replace(self._view(now, sighting), item=view.item, thread=view.thread)
+                ledger, view = now, _again(self._view(now, sighting), view)
         await self._decide(sighting, ledger, view, watched.rules)
         if view.thread is not None:
             owed.discard(ref)
@@ -169,7 +169,7 @@ class Visits:
             laid_out = await self._outbox.lay_out(ledger, decision)
             if (now := self._ledgers.get(sighting.ref)) is ledger:
                 break
-            ledger, view = now, replace(self._view(now, sighting), item=view.item, thread=view.thread)
+            ledger, view = now, _again(self._view(now, sighting), view)
             decision = decide(ledger, view, rules)
         self._outbox.record(decision, laid_out)
         await self._tell_all([*decision.notes, *_accepted(ledger, decision)])
@@ -215,6 +215,11 @@ class Visits:
         except (HeldItem, OSError):
             return True
         return bool(listing.faults) if ledger is None else ledger.poll.phase.is_open
+
+
+def _again(view: View, read: View) -> View:
+    """The view of a ledger that has changed, with the thread as it was read."""
+    return replace(view, item=read.item, thread=read.thread, omitted=read.omitted)
 
 
 def _accepted(before: Ledger | None, decision: Decision) -> Iterator[Note]:

@@ -53,6 +53,7 @@ class Watched:
     troubled: set[str] = field(default_factory=set)  # items whose threads could not be read: last in the next poll
     item_errors: dict[str, str] = field(default_factory=dict)  # by ref: what is wrong, as it was told
     overlooked: Mapping[str, str] = field(default_factory=dict)  # by place, and why: it may not be read
+    held_by: str = ""  # another poller has the claim of its place
     last_cycle: Summary | None = None
     next_cycle_at: float | None = None  # epoch seconds
 
@@ -82,4 +83,6 @@ class Watched:
             return "waiting"
         if self.error:
             return "failing"
+        if self.held_by:
+            return "standby"
         return "ok" if self.was_polled else "new"

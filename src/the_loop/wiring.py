@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,7 @@ def watch(
     clock: Clock,
     limiters: RateLimiters,
     tell: Callable[[Note], None],
+    once: bool = False,
 ) -> Watched:
     """One configured source with its rules and its cursor. Raises LoopError. `tell` gets a cursor that is lost."""
     cursor, problem = recover_cursor(root, source_name(section))
@@ -49,6 +51,7 @@ def watch(
         reason = f"cannot use its cursor, so everything is read again: {problem}"
         tell(Note("source.failed", {"source": source_name(section), "reason": reason}))
     site = _site(config, section, root, environ, cursor=cursor, limiters=limiters, now=clock.now())
+    site = replace(site, tell=tell, waits=not once)
     source = _source(section, site)
     error = cursor.wait.reason if cursor.wait is not None and site.wait_left_s > 0 else ""
     return Watched(
@@ -140,7 +143,7 @@ def _rules(config: Config, section: SourceSection, source: Source) -> Rules:
     return Rules(
         authorized=frozenset(name.casefold() for name in people) if source.folds_case else people,
         folds_case=source.folds_case,
-        words=phrases(words.start, words.stop, words.pause, words.resume),
+        words={**getattr(source, "words", {}), **phrases(words.start, words.stop, words.pause, words.resume)},
         require_start=config.routing.require_start_command,
         pins={} if pins is None else pins,
         kinds=frozenset(map(Kind, config.session.kinds)),

@@ -170,15 +170,26 @@ def all_keys() -> dict[str, tuple[msgspec.structs.FieldInfo, Any]]:
     found = {key: (info, hint) for key, info, hint in keys(config.Config, "")}
     for name in plugins.RUNNERS.ours:
         found |= {key: (info, hint) for key, info, hint in keys(plugins.RUNNERS.get(name).Section, "session.")}
-    sections: list[type[config.Section]] = [config.SourceSection]
-    sections += [plugins.SOURCES.get(name).Section for name in plugins.SOURCES.ours]
-    for section in sections:
-        found |= {key: (info, hint) for key, info, hint in keys(section, "")}
-    return found
+    common = {key: (info, hint) for key, info, hint in keys(config.SourceSection, "")}
+    for name in plugins.SOURCES.ours:
+        for key, info, hint in keys(plugins.SOURCES.get(name).Section, ""):
+            if key not in common or common[key][0].default != info.default:
+                found[f"{name}: {key}"] = (info, hint)
+    return found | common
 
 
 def config_rows() -> dict[str, Row]:
-    return {plain(row[0]): row for row in table(read("docs/usage/configuration.md"), "key", "default", "values")}
+    """The rows by key, those of a provider's own as `<provider>: <key>`."""
+    rows: dict[str, Row] = {}
+    for part in re.split(r"^(?=`provider: |### )", read("docs/usage/configuration.md"), flags=re.MULTILINE):
+        provider = re.match(r"`provider: (\w+)`", part)
+        prefix = f"{provider[1]}: " if provider else ""
+        rows |= {f"{prefix}{plain(row[0])}": row for row in _rows_of(part)}
+    return rows
+
+
+def _rows_of(part: str) -> list[Row]:
+    return table(part, "key", "default", "values") if "| key | default | values |" in part else []
 
 
 def test_configuration_page_when_compared_with_the_code_names_every_key_and_no_other() -> None:
@@ -281,10 +292,11 @@ def test_module_table_when_it_shows_a_folder_names_every_module_in_it(folder: st
     assert set(re.findall(r"`(\w+)/?`", cell)) == modules_in(folder) - {"__init__"}
 
 
-def test_github_module_table_when_compared_with_the_tree_names_every_module() -> None:
-    rows = table(read("docs/development/architecture.md"), "module in `sources/github/`")
+@pytest.mark.parametrize("folder", ["sources/github", "sources/telegram"])
+def test_module_table_of_a_source_when_compared_with_the_tree_names_every_module(folder: str) -> None:
+    rows = table(read("docs/development/architecture.md"), f"module in `{folder}/`")
 
-    assert {plain(row[0]) for row in rows} == modules_in("sources/github") - {"__init__"}
+    assert {plain(row[0]) for row in rows} == modules_in(folder) - {"__init__"}
 
 
 # --- the contract -----------------------------------------------------------------------------------------------------

@@ -48,6 +48,7 @@ class View:
     detail: str = ""
     rows: Sequence[Entry] = ()
     thread: Sequence[Entry] | None = None
+    omitted: int = 0  # entries of the thread that the source does not have any more
     running: str | None = None  # the key of the event that is being delivered now
     due: bool = False  # the pause of a rejected or deferred spawn is over
     readings: dict[tuple[str, str], Reading] = field(default_factory=dict)  # by key and text: each is read once
@@ -262,7 +263,7 @@ def _build_spawn(ledger: Ledger, item: WorkItem, view: View, rules: Rules) -> De
         created_at=item.created_at,
         truncated=item.truncated,
         thread=tuple(carried),
-        omitted=omitted,
+        omitted=omitted + view.omitted,
     )
     return Decision(ledger, (event,))
 

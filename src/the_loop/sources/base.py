@@ -39,12 +39,13 @@ other side says so, or a complete listing of the same place lacks it. A missing 
 again in each poll for as long as `known` says that the item is open: `LEFT` while last words may come, then `GONE`.
 
 **More than polling.** Each further ability has a protocol of its own, and a source without it is complete:
-`Reporting` writes notices, `Metered` counts requests. Holding a claim on a place, and answering, will be of this kind.
+`Reporting` writes notices, `Metered` counts requests. Answering will be of this kind. A place that only one poller may
+ask at a time is claimed by its source, which says in `Listing.held_by` that another one has it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
@@ -103,6 +104,7 @@ class Thread:
 
     item: WorkItem | None
     entries: Sequence[Entry]
+    omitted: int = 0  # entries that there were, and that nobody keeps any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,7 @@ class Listing:
     items: int
     faults: Sequence[SourceError] = ()
     notes: Sequence[Note] = ()
+    held_by: str = ""  # another poller that this source's place belongs to at present: it was not asked for news
     is_short: bool = False  # what may be asked of it is nearly used up, and kept for the items that are known
     overlooked: Mapping[str, str] = field(default_factory=dict)  # what may not be read, and why: no fault of ours
 
@@ -162,6 +165,8 @@ class SourceSite:
     authorized: frozenset[str]  # the accounts that are listened to; the core drops all others by itself
     linger_s: float  # how long after its end the last words of an item are waited for
     limiters: RateLimiters  # shared by all sources: one for each API and token
+    tell: Callable[[Note], None] = lambda _note: None  # tells an event that is in the catalog
+    waits: bool = True  # a poll may wait for news; not where there is to be one only
     cursor: Mapping[str, Any] | None = None  # the one that the first poll will get
     wait_left_s: float = 0.0  # of a limit that an earlier life met, which was to last `wait_s`
     wait_s: float = 0.0
