@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from functools import wraps
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec, Self
 from unittest import mock
 
 from support.clock import Clock, Clocks
@@ -41,6 +41,7 @@ from the_loop.outbox import Outbox
 from the_loop.recovery import Recovery
 from the_loop.runners.base import Offer, Status, Trace
 from the_loop.source_loop import SourceLoop
+from the_loop.sources.base import Source, SourceSite
 from the_loop.sources.github.client import Client
 from the_loop.sources.github.repositories import Repositories
 from the_loop.sources.github.section import GithubSection
@@ -180,11 +181,11 @@ class World:
         pause_s = self.loop.pause_s()
         self._next_poll_s = self.clock.uptime_s + (0 if pause_s is None else pause_s - self.options.interval_s / 2)
 
-    def restart(self, *, fuse: Fuse | None = None, **changed: Any) -> World:
+    def restart(self, *, fuse: Fuse | None = None, **changed: Any) -> Self:
         """The next life, as after a SIGKILL: nothing of this one is left but the disk and the receiver."""
         self.fuse.is_blown = True
         kept = {"options": self.options, "transport": self._transport, "sink": self.sink}
-        return World(self.folder, self.github, self.clock, fuse=fuse, **{**kept, **changed})
+        return type(self)(self.folder, self.github, self.clock, fuse=fuse, **{**kept, **changed})
 
     async def stop(self) -> None:
         """What an orderly stop leaves behind."""
@@ -236,6 +237,26 @@ class World:
         ):
             yield
 
+    def make_section(self) -> Any:
+        return GithubSection(provider="github", repos=self.options.repos, **{"label": "auto", **self.options.section})
+
+    def make_source(self, section: Any, site: SourceSite) -> Source:
+        self.client = Client(
+            section.api_url,
+            lambda: github_token(section, self.options.environ),
+            now=self.clock,
+            limiters=RateLimiters(self.clock.monotonic),
+            transport=self._transport or FusedTransport(self.github, self.fuse),
+        )
+        return GithubSource(
+            section,
+            self.client,
+            Repositories(self.root.repositories),
+            linger_s=self.options.linger_s,
+            authors=Authors(self.root.authors, "api.github.com", "github", self.options.people, self.clock),
+            cursor=recover_cursor(self.root, "github")[0].value,
+        )
+
     def _begin(self) -> None:
         options = self.options
         self.root = StateRoot(self.folder / "root")
@@ -243,7 +264,7 @@ class World:
         self.root.prepare_folders()
         tell: Callable[[Note], None] = self.notes.append
         clocks = Clocks(self.clock)
-        section = GithubSection(provider="github", repos=options.repos, **{"label": "auto", **options.section})
+        section = self.make_section()
         polling = Polling(
             interval_seconds=options.interval_s,
             linger_seconds=options.linger_s,
@@ -254,22 +275,7 @@ class World:
         config = Config(polling=polling, routing=routing)
         self.ledgers = Ledgers(self.root, tell, self.clock)
         self.ledgers.load()
-        self.client = Client(
-            section.api_url,
-            lambda: github_token(section, options.environ),
-            now=self.clock,
-            limiters=RateLimiters(self.clock.monotonic),
-            transport=self._transport or FusedTransport(self.github, self.fuse),
-        )
-        source = GithubSource(
-            section,
-            self.client,
-            Repositories(self.root.repositories),
-            linger_s=options.linger_s,
-            authors=Authors(self.root.authors, "api.github.com", "github", options.people, self.clock),
-            cursor=recover_cursor(self.root, "github")[0].value,
-        )
-        with mock.patch.object(wiring, "_source", return_value=source):
+        with mock.patch.object(wiring, "_source", side_effect=self.make_source):
             limiters = RateLimiters(self.clock.monotonic)
             self.watched = wiring.watch(config, section, self.root, {}, clock=clocks, limiters=limiters, tell=tell)
         self.deliveries = Deliveries(self.root)
@@ -278,7 +284,7 @@ class World:
             self.ledgers,
             InstantRunner(self.sink, self.fuse),
             policy=replace(wiring.policy(config), events_per_hour=options.events_per_hour),
-            rules_of=lambda ref: self.watched.rules if source.owns(ref) else None,
+            rules_of=lambda ref: self.watched.rules if self.watched.source.owns(ref) else None,
             tell=tell,
             now=self.clock,
         )

@@ -31,20 +31,20 @@ class Rejected(SourceError):
 
 
 class Client:
-    """`wait_s` and `wait_left_s`: a limit that an earlier life met."""
+    """`earlier` waits for the rest of a limit that an earlier life met, and that was to last `wait_s` seconds."""
 
     def __init__(
         self,
         api_url: str,
         limiters: RateLimiters,
         *,
+        earlier: RateLimiter | None = None,
         wait_s: float = 0.0,
-        wait_left_s: float = 0.0,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         self._base = api_url.rstrip("/")
         self._limiters = limiters
-        self._earlier_s = (wait_left_s, wait_s)
+        self._earlier, self._wait_s = earlier, wait_s
         self._http = Http({"User-Agent": f"the-loop/{__version__}"}, transport)
         self._requests = 0
 
@@ -80,9 +80,9 @@ class Client:
 
     async def _ask(self, token: str, method: str, parameters: Mapping[str, Any], wait_s: float = 0.0) -> Any:
         limiter = self._limiters.of(self._base, token)
-        if self._earlier_s[1]:
-            limiter.resume(*self._earlier_s)
-            self._earlier_s = (0.0, 0.0)
+        if self._earlier is not None:
+            limiter.resume(self._earlier.wait_left_s, self._wait_s)
+            self._earlier = None
         if limiter.wait_left_s > 0:
             raise Limited(f"{method}: the rate limit of this bot", limiter.wait_left_s)
         self._requests += 1

@@ -56,7 +56,11 @@ def build(section: TelegramSection, site: SourceSite) -> Source:
 
     limiters, url = site.limiters, normal(section.api_url)
     token = Token(section, site.environ, VARIABLES)
-    client = Client(url, limiters, wait_s=site.wait_s, wait_left_s=site.wait_left_s)
+    earlier = None
+    if site.wait_s:  # its token may not be known yet
+        earlier = limiters.of(url, f"of the source {site.name}")
+        earlier.resume(site.wait_left_s, site.wait_s)
+    client = Client(url, limiters, earlier=earlier, wait_s=site.wait_s)
     return TelegramSource(site, client, token, exposed=_exposure(section, site))
 
 
