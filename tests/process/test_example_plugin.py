@@ -113,6 +113,7 @@ def test_example_when_its_section_is_wrong_then_it_says_what(plugged: Box) -> No
         "#/$defs/exec.CommandSession",
         "#/$defs/print.CommandSession",
         "#/$defs/spool.Section",
+        "#/$defs/tmux.TmuxSession",
     ]
     assert {"$ref": "#/$defs/jsonl.Section"} in schema["$defs"]["SourceSection"]["anyOf"]
 

@@ -80,7 +80,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
 
 def test_names_when_nothing_is_installed_are_our_own() -> None:
-    assert SOURCES.names() == ["directory", "github"]
+    assert SOURCES.names() == ["directory", "github", "telegram"]
     assert RUNNERS.names() == ["exec", "print", "tmux"]
 
 
@@ -112,7 +112,7 @@ def test_third_party_source_is_named_checked_and_shown_as_ours_are(install: Inst
     install("sources", "lines", SOURCE)
     section = {"provider": "lines", "folder": "x"}
 
-    assert SOURCES.names() == ["directory", "github", "lines"]
+    assert SOURCES.names() == ["directory", "github", "lines", "telegram"]
     assert config_of(tree(section)).polling.sources[0].folder == "x"  # type: ignore[attr-defined]
     assert faults_of(tree(INBOX, {**section, "depth": -1, "folder": "~nobody-of-this-name/x"})) == {
         "polling.sources[1].depth": "is negative",
@@ -141,7 +141,7 @@ def test_provider_of_ours_cannot_be_replaced(install: Install) -> None:
     install("sources", "directory", SOURCE)
 
     assert SOURCES.get("directory").Section.__name__ == "DirectorySection"
-    assert SOURCES.names() == ["directory", "github"]
+    assert SOURCES.names() == ["directory", "github", "telegram"]
 
 
 # --- what cannot be used ---
@@ -216,13 +216,17 @@ def test_source_is_built_with_what_it_may_use(install: Install, tmp_path: Path) 
         watch(config, root, {"HOME": "/home/alice"})
 
     (site,) = seen
-    assert {name: getattr(site, name) for name in type(site).__dataclass_fields__ if name != "limiters"} == {  # type: ignore[attr-defined]
+    given: Any = {name: getattr(site, name) for name in type(site).__dataclass_fields__}  # type: ignore[attr-defined]
+    assert callable(given.pop("tell"))
+    assert given.pop("limiters") is not None
+    assert given == {
         "name": "mine.json",
         "root": root.path,
         "folder": root.path / "local" / "sources" / "mine.json.d",
         "environ": {"HOME": "/home/alice"},
         "authorized": {"alice"},
         "linger_s": 7,
+        "waits": True,
         "cursor": {"at": 5},
         "wait_s": 60.0,
         "wait_left_s": 60.0,

@@ -24,7 +24,7 @@ from the_loop.sources.base import Limited, SourceError, Unanswered
 from the_loop.sources.github.client import Answer, Client, Rejected
 from the_loop.sources.github.listing import has_label
 from the_loop.sources.github.section import GithubSection
-from the_loop.sources.github.token import VARIABLES, Token, token_path
+from the_loop.sources.github.token import VARIABLES
 from the_loop.sources.github.verdicts import (
     count_of,
     of_anonymous,
@@ -37,7 +37,7 @@ from the_loop.sources.github.verdicts import (
     told,
     web_of,
 )
-from the_loop.sources.tokens import exposure
+from the_loop.sources.tokens import Token, exposure, token_path
 from the_loop.state import StateRoot
 
 _REQUEST_S: Final = 5.0
@@ -46,7 +46,7 @@ _FEW: Final = 0.2  # of the hour's requests
 
 
 def examine(section: GithubSection, site: Site) -> Iterator[Finding]:
-    token = Token(section, site.environ)
+    token = Token(section, site.environ, VARIABLES)
     client = Client(section.api_url, token, now=time.time, api_version=section.api_version)
     loop = asyncio.new_event_loop()
     try:
