@@ -6,6 +6,7 @@ A stop cancels between two items, so never inside one. An item that fails costs 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -21,7 +22,7 @@ from the_loop.deliveries import DeliveryRuns
 from the_loop.dispatcher import Dispatcher
 from the_loop.ledgers import HeldItem, Ledgers, UnreadItem
 from the_loop.outbox import Outbox
-from the_loop.sources.base import Limited, Listing, Sighting, Unanswered
+from the_loop.sources.base import Limited, Listing, Sighting, SourceError, Unanswered
 from the_loop.turns import Turns
 from the_loop.watched import Watched
 
@@ -81,7 +82,7 @@ class Visits:
         owed = self._owed(watched, listing)
         errors = unanswered = 0
         turns, worked = Turns(), True
-        ordered = sorted(listing.sightings, key=lambda sighting: sighting.ref in watched.troubled)
+        ordered = self._in_turn(watched, listing)
         for done, sighting in enumerate(ordered):
             watched.visited = (done, len(ordered))
             await turns.are_given(now=worked)  # where a stop takes hold: between items, with the last one on disk
@@ -112,6 +113,20 @@ class Visits:
         watched.visited = None
         return errors, owed
 
+    def _in_turn(self, watched: Watched, listing: Listing) -> list[Sighting]:
+        """First known items that had to wait for a full re-read, last those whose threads could not be read.
+
+        If there are more of the first than one poll may read, chance decides: all have their turn, also if each poll
+        asks for all of them.
+        """
+        left = watched.cursor.owed.intersection(self._ledgers.refs()) if watched.cursor.owed else frozenset[str]()
+        chance = random.random if len(left) > _THREADS else float
+
+        def turn(sighting: Sighting) -> tuple[bool, float]:
+            return sighting.ref in watched.troubled, chance() if sighting.ref in left else 1.0
+
+        return sorted(listing.sightings, key=turn)
+
     def _look_after(self, ref: str, error: Exception) -> None:
         if isinstance(error, DeliveryRuns):
             with suppress(OSError, HeldItem):  # it is looked at again in the next cycle
@@ -134,6 +149,7 @@ class Visits:
             raise self._ledgers.hold(ref, f"it is of another item ('{ledger.id}', not '{sighting.item.id}')")
         if _is_quiet(ledger, sighting, ref in owed):
             return False
+        gap = ""
         view = await self._read(self._view(ledger, sighting), watched.rules)
         if wants_thread(ledger, view, watched.rules, owed=ref in owed):
             if not budget.take(is_first=ledger is None):
@@ -143,6 +159,7 @@ class Visits:
             if thread.item is None and sighting.presence is Presence.LISTED:
                 owed.add(ref)
                 return True
+            gap = thread.gap
             ledger = self._ledgers.get(ref)  # an outcome may have been recorded meanwhile
             view = self._view(ledger, sighting)
             view = replace(view, item=thread.item or view.item, thread=thread.entries, omitted=thread.omitted)
@@ -153,6 +170,8 @@ class Visits:
         if view.thread is not None:
             owed.discard(ref)
         self._dispatcher.offer(ref)
+        if gap:
+            raise SourceError(f"its thread cannot be read as a whole: {gap}")
         return True
 
     async def _read(self, view: View, rules: Rules) -> View:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ import pytest
 from support.github import faults
 from support.github.fake import FakeGitHub
 from support.github.stories import COMMENTS, LINGER_CYCLES, LISTING, begun, edited
-from support.github.values import Kind, Rules
+from support.github.values import Answer, Kind, Rules
 from support.world import REPO, World, in_real_loop, scene
 
 BEHIND = faults.reply(422, {"message": "In order to keep the API fast for everyone, pagination is limited"})
@@ -65,6 +68,74 @@ class TestTooLong:
         await world.cycle()
 
         assert world.state == "failing"
+
+    @pytest.mark.parametrize("page", [1, 2])  # where the second one leads to
+    @in_real_loop
+    async def test_comments_when_the_links_form_a_loop_then_all_arrive(self, tmp_path: Path, page: int) -> None:
+        world = scene(tmp_path)
+        numbers = [world.add_issue() for _ in range(4)]
+        await world.cycle()
+        for place in range(250):
+            world.github.comment(REPO, numbers[place % 4])
+        world.github.fail(COMMENTS + r".*&page=2", linked_to(page), times=None)
+        await world.cycle(times=4)
+
+        assert (world.state, len(world.ids())) == ("ok", 4 + 250)
+
+    @pytest.mark.parametrize("kind", [Kind.COMMENT, Kind.REVIEW_COMMENT])
+    @in_real_loop
+    async def test_thread_when_the_server_pages_no_further_then_is_read_on_from_its_last_row(
+        self, tmp_path: Path, kind: Kind
+    ) -> None:
+        world, number = await begun(tmp_path, pull_request=True)
+        for place in range(250):
+            world.clock.run(place % 2)
+            write_row(world.github, number, kind)
+        world.github.fail("page=2", BEHIND, times=None)
+        await world.cycle(times=2)
+
+        assert world.ids(number) == ["spawn:1", *(f"{kind}:{1001 + place}" for place in range(250))]
+        assert world.state == "ok"
+
+    @in_real_loop
+    async def test_thread_when_no_time_leads_on_then_what_was_read_counts_and_the_item_is_named(
+        self, tmp_path: Path
+    ) -> None:
+        world, number = await begun(tmp_path)
+        for _ in range(250):
+            world.github.comment(REPO, number)  # all within one second
+        world.github.fail("page=2", BEHIND, times=None)
+        await world.cycle()
+        assert len(world.ids(number)) == 1 + 200, "the first hundred of the thread, the last hundred of the list"
+        assert "thread cannot be read as a whole" in world.watched.item_errors[f"github:{REPO}#{number}"]
+        world.github.comment(REPO, number)
+        world = world.restart()
+        await world.cycle()
+        assert world.ids(number)[-1] == "comment:1251"
+        world.github.faults.clear()
+        await world.cycle()
+
+        assert sorted(world.ids(number)) == sorted(["spawn:1", *(f"comment:{1001 + place}" for place in range(251))])
+        assert world.watched.item_errors == {}
+
+    @pytest.mark.slow
+    @in_real_loop
+    async def test_comments_when_never_whole_then_no_item_waits_for_ever(self, tmp_path: Path) -> None:
+        """Each poll asks for a full re-read of more items than one may read."""
+        world = scene(tmp_path)
+        for _ in range(250):
+            world.add_issue()
+        await world.cycle(times=6)
+        world.github.fail(COMMENTS + r".*&page=2", BEHIND, times=None)
+        for number in range(1, 251):
+            world.github.comment(REPO, number)
+        for _ in range(3):
+            for _ in range(101):
+                world.github.comment(REPO, 1)
+            await world.cycle()
+
+        first = {f"{number}/comment:{1000 + number}" for number in range(1, 251)}
+        assert first <= set(world.ids())
 
 
 class TestTooHeavy:
@@ -207,6 +278,21 @@ class TestLate:
 
         assert not [one.target for one in world.github.log[seen:] if f"/issues/{number}/comments" in one.target]
         assert len(world.ids(number)) == 2
+
+
+def linked_to(page: int) -> faults.Effect:
+    """A page whose link to the next one leads back."""
+
+    def effect(genuine: Callable[[], Answer]) -> Answer:
+        answer = genuine()
+        link = re.sub(r"([?&]page=)\d+(>; rel=\"next\")", rf"\g<1>{page}\2", answer.headers["Link"])
+        return replace(answer, headers={**answer.headers, "Link": link})
+
+    return effect
+
+
+def write_row(github: FakeGitHub, number: int, kind: Kind) -> int:
+    return github.comment(REPO, number) if kind is Kind.COMMENT else github.review_comment(REPO, number)
 
 
 def write(github: FakeGitHub, number: int, kind: Kind) -> Any:

@@ -100,11 +100,15 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """One item asked for by itself: as it is now (None: it is not there any more), and all its entries."""
+    """One item asked for by itself: as it is now (None: it is not there any more), and all its entries.
+
+    `gap`: why some entries may be missing. These count, and the item is asked for again.
+    """
 
     item: WorkItem | None
     entries: Sequence[Entry]
     omitted: int = 0  # entries that there were, and that nobody keeps any more
+    gap: str = ""
 
 
 @dataclass(frozen=True, slots=True)

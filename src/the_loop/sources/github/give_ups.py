@@ -9,7 +9,7 @@ from the_loop.core.model import Kind
 from the_loop.sources.base import GiveUp, SourceError
 from the_loop.sources.github.client import Client
 from the_loop.sources.github.rows import Comment, many
-from the_loop.sources.github.walk import walk_whole
+from the_loop.sources.github.walk import walk_on
 
 _REJECTIONS: Final = (403, 404, 410, 422)
 _ANCHORS: Final = {
@@ -39,9 +39,12 @@ async def is_written(client: Client, repository: str, number: str, report: GiveU
     Reads all comments of the item: a limit by time would depend on two clocks that may disagree.
     """
     path = f"/repos/{repository}/issues/{number}/comments"
-    found = await walk_whole(client, path)
+    found = await walk_on(client, path)
     bodies = [row.body or "" for row in many(found.rows, Comment, path)]
-    return any(is_own_notice(body) and _mark(report) in body for body in bodies)
+    is_there = any(is_own_notice(body) and _mark(report) in body for body in bodies)
+    if found.gap and not is_there:
+        raise SourceError(f"{path}: {found.gap}")
+    return is_there
 
 
 def notice_text(report: GiveUp) -> str:

@@ -33,7 +33,7 @@ from the_loop.sources.github.reviews import read_reviews, to_page
 from the_loop.sources.github.rows import Comment, Issue, Review, many, one, to_entries, to_item, to_reviews
 from the_loop.sources.github.section import GithubSection
 from the_loop.sources.github.streams import read_streams
-from the_loop.sources.github.walk import Walk, walk_whole
+from the_loop.sources.github.walk import Walk, walk_on
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +158,9 @@ class GithubSource:
             if issue is None:
                 return Thread(None, ())
             item = to_item(ref, issue) if issue.state == "open" else None
-        entries = await self._entries(ref, place, is_pull=seen.is_pull)
+        entries, gap = await self._entries(ref, place, is_pull=seen.is_pull)
         self._meet(_people(ref, item, entries))
-        return Thread(item, entries)
+        return Thread(item, entries, gap)
 
     async def report(self, report: GiveUp) -> str:
         place, number = self._place_of(report.ref)
@@ -337,19 +337,20 @@ class GithubSource:
             raise SourceError(f"{path} is not the item that had this number before")
         return issue
 
-    async def _entries(self, ref: str, place: _Place, *, is_pull: bool) -> list[Entry]:
-        """All comments and reviews of an item. Raises SourceError."""
+    async def _entries(self, ref: str, place: _Place, *, is_pull: bool) -> tuple[list[Entry], str]:
+        """The comments and reviews of an item, and why there may be more, "" if these are all. Raises SourceError."""
         prefix, _, number = ref.partition("#")
         repo = f"/repos/{place.name}"
-        comments = await walk_whole(self._client, f"{repo}/issues/{number}/comments")
-        entries = to_entries(many(comments.rows, Comment, repo), Kind.COMMENT)
+        comments = await walk_on(self._client, f"{repo}/issues/{number}/comments")
+        entries, gap = to_entries(many(comments.rows, Comment, repo), Kind.COMMENT), comments.gap
         if is_pull:
-            comments = await walk_whole(self._client, f"{repo}/pulls/{number}/comments")
+            comments = await walk_on(self._client, f"{repo}/pulls/{number}/comments")
             entries += to_entries(many(comments.rows, Comment, repo), Kind.REVIEW_COMMENT)
-            reviews = await walk_whole(self._client, f"{repo}/pulls/{number}/reviews")
+            reviews = await walk_on(self._client, f"{repo}/pulls/{number}/reviews")
             entries += to_reviews(many(reviews.rows, Review, repo))
+            gap = gap or comments.gap or reviews.gap
             self._heard.setdefault(prefix, {})[int(number)] = _pages_of(reviews)
-        return entries
+        return entries, gap
 
     def _prefix(self, filed: str) -> str:
         return f"{self._root}{filed}".lower()

@@ -6,8 +6,8 @@ alone detects a new row, but not one that was removed from page 2.) These reques
 towards the rate limit.
 
 A list that keeps changing, and one that is longer than the server returns (422 for a later page), is read as far as
-that goes; the walk says that rows are missing. Pages that are too much for the server are requested smaller
-(`page_sizes`).
+that goes; the walk says that rows are missing. So is one whose links lead back to a page that was read, or that has no
+end. Pages that are too much for the server are requested smaller (`page_sizes`).
 
 The next page is the one that a page links to. A full page without a link is followed by page number: a 304 has no
 links, and a list that ended with this page may have grown.
@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 from the_loop.sources.base import Silent, SourceError
 from the_loop.sources.github.client import Answer, Client, Unprocessable
@@ -32,11 +33,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """The rows of a list, as raw JSON, and the pages they came from. `gap`: why some may be missing, "" if none is."""
+    """The rows of a list, as raw JSON, and the pages they came from. `gap`: why some may be missing, "" if none is.
+
+    `is_cut`: only those behind the last page may be missing.
+    """
 
     rows: list[Any]
     pages: list[Asked]
     gap: str = ""
+    is_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +68,31 @@ async def walk(client: Client, path: str, known: Asked | None = None) -> Walk | 
     return await _in_pages_of_any_size(client, path, lambda size: _walk(client, path, size, known))
 
 
-async def walk_whole(client: Client, path: str) -> Walk:
-    """Every row of the list at `path`. Raises SourceError, also if rows may be missing."""
-    found = await walk(client, path)
-    if found is None:
-        raise SourceError(f"{path}: status 304 to a request without a validator")
-    if found.gap:
-        raise SourceError(f"{path}: {found.gap}")
-    return found
+async def walk_on(client: Client, path: str) -> Walk:
+    """The rows of a list without a query whose rows are in the order of their creation; some may be there twice.
+
+    Where the server pages no further, the list is read on from the time of its last row. If that leads nowhere, the
+    `gap` says so. Raises SourceError, also if rows between others may be missing.
+    """
+    rows: list[Any] = []
+    pages: list[Asked] = []
+    since = query = ""
+    while True:
+        found = await walk(client, path + query)
+        if found is None or (found.gap and not found.is_cut):
+            raise SourceError(f"{path}: {found.gap if found else 'status 304 to a request without a validator'}")
+        rows += found.rows
+        pages += found.pages
+        before, since = since, _created(found.rows)
+        if not found.is_cut or since <= before:
+            return Walk(rows, pages, found.gap, found.is_cut)
+        query = f"?since={since}"
+
+
+def _created(rows: Sequence[Any]) -> str:
+    """When the last of these rows was written; "" if none says."""
+    last = next((row for row in reversed(rows) if isinstance(row, dict) and row.get("created_at")), {})
+    return quote(str(last.get("created_at", "")), safe=":")
 
 
 async def validated_pages(client: Client, path: str, known: Sequence[Asked]) -> Pages:
@@ -102,15 +124,15 @@ async def _walk(client: Client, path: str, size: int, known: Asked | None) -> Wa
         found = await _pages(client, path, size, [known] if known else [])
         if found.parts[0].answer.is_unchanged:
             return None
-        if found.gap or await _are_unchanged(client, found.parts[:-1]):
-            return _rows_of(found, found.gap)
+        if await _are_unchanged(client, found.parts[:-1]):
+            return _rows_of(found, found.gap, is_cut=bool(found.gap))
         known = None
     return _rows_of(found, f"the list changed during {_WALKS} attempts to read it")
 
 
-def _rows_of(found: Pages, gap: str) -> Walk:
+def _rows_of(found: Pages, gap: str, *, is_cut: bool = False) -> Walk:
     rows = [row for part in found.parts for row in part.answer.value]
-    return Walk(rows, [part.asked for part in found.parts], gap)
+    return Walk(rows, [part.asked for part in found.parts], gap, is_cut)
 
 
 async def _pages(client: Client, path: str, size: int, known: Sequence[Asked], *, goes_on: bool = False) -> Pages:
@@ -120,8 +142,6 @@ async def _pages(client: Client, path: str, size: int, known: Sequence[Asked], *
     asked = set[str]()
     while here:
         asked.add(here)
-        if len(asked) > _LONGEST:
-            raise SourceError(f"{first}: more than {_LONGEST} pages")
         before = known[len(parts)] if len(parts) < len(known) and known[len(parts)].path == here else None
         try:
             answer = await _page(client, here, before.etag if before else "")
@@ -135,7 +155,9 @@ async def _pages(client: Client, path: str, size: int, known: Sequence[Asked], *
             break
         here = _successor(first, size, parts, known)
         if here in asked:
-            raise SourceError(f"{first}: the links of its pages form a loop")
+            return Pages(parts, "the links of its pages form a loop")
+        if here and len(parts) == _LONGEST:
+            return Pages(parts, f"it has more than {_LONGEST} pages")
     return Pages(parts)
 
 
