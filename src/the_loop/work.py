@@ -50,12 +50,13 @@ def work_of(
     for ledger in ledgers.with_pending():
         for key, entry, reason in _queue(ledger):
             shown = {"ref": ledger.ref, "deliveryId": delivery_id(ledger.ref, key)}
-            if here := under_way.get((ledger.ref, key)):
+            here, one = under_way.get((ledger.ref, key)), deferred.get((ledger.ref, key))
+            if here is not None and not (one is not None and here.trace is Trace.NEVER_BEGUN):
                 running.append({**shown, **_running(here), "command": _trace(shown["deliveryId"])})
             elif entry.state in _FOR_PEOPLE:
                 command = f"the-loop ledger retry {shlex.quote(ledger.ref)} {shlex.quote(key)}"
                 decided.append({**shown, **_waiting(entry, entry.reason), "command": command})
-            elif (one := deferred.get((ledger.ref, key))) is not None:
+            elif one is not None:
                 why = {"state": "deferred", "since": timestamp(one.since), "reason": one.reason}
                 waiting.append({**shown, **why, "command": _trace(shown["deliveryId"])})
             else:
