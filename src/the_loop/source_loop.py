@@ -12,6 +12,7 @@ from the_loop.core.model import Note, timestamp
 from the_loop.counters import Counters
 from the_loop.cycle import Cycle, backoff_s
 from the_loop.outbox import Outbox
+from the_loop.sources.base import Waiting
 from the_loop.watched import Summary, Watched
 
 _JITTER: Final = 0.05
@@ -84,6 +85,8 @@ class SourceLoop:
         """Poll now, whatever pause there is; not before a moment that a limit named."""
         self._is_woken = True
         self._wake.set()
+        if isinstance(self.watched.source, Waiting):
+            self.watched.source.look_up()
 
     def report(self, began_at: float, errors: int, *, interrupted: bool = False, is_single: bool = False) -> None:
         """Note how the cycle went, and tell it if it is news. `began_at` is epoch seconds."""

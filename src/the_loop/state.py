@@ -12,6 +12,7 @@
     local/sources/<slug>.d/         what a source keeps of its own; made by it
     local/runners/<slug>/           the same of a runner
     logs/events.jsonl, output.log   the event log, and the output of the commands
+    claims/                         in the default root of a user only: which poller polls which bot, for all roots
 
 Directories are 0700 and files 0600, whatever the umask. For how files are written see `durable`.
 """
@@ -38,7 +39,9 @@ _SLUG_LIMIT: Final = 200
 _PUNCTUATION: Final = {":": ",", "/": "+", "#": "@"}
 _PUNCTUATION_BACK: Final = {b: a for a, b in _PUNCTUATION.items()}
 _LITERAL: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
-OWN_NAMES: Final = frozenset({PIDFILE, "poll-status.json", "poll.wake", "control.sock", "portable", "local", "logs"})
+OWN_NAMES: Final = frozenset(
+    {PIDFILE, "poll-status.json", "poll.wake", "control.sock", "portable", "local", "logs", "claims"}
+)
 _GUESTS: Final = frozenset({"inbox", "lost+found"})
 _NOT_ITEMS: Final = frozenset({"authors", "repositories"})  # beside the ledgers; a ref always has a colon
 _FOLDERS: Final = ("portable", "local", "local/deliveries", "local/sources", "local/sessions", "logs")

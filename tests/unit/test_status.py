@@ -226,3 +226,11 @@ print(sorted({{"asyncio", "ssl", "ctypes", "markdown_it", "httpx2"}} & set(sys.m
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_source_on_standby_when_shown_then_names_the_holder() -> None:
+    held = source("bot", "telegram", state="standby", heldBy="4712:99 (stopped by a signal)", items=0)
+
+    shown = text(busy() | {"sources": [held]})
+
+    assert "source bot (telegram): standby: held by 4712:99 (stopped by a signal)," in shown

@@ -189,7 +189,8 @@ def _source(source: Mapping[str, Any], now: float) -> Iterator[Line]:
     state = str(source.get("state"))
     head = f"source {source.get('name')} ({source.get('provider')}): {state}"
     items = source.get("items")
-    said = f", {items} {'item' if items == 1 else 'items'}"
+    said = f": held by {source['heldBy']}" if source.get("heldBy") else ""
+    said += f", {items} {'item' if items == 1 else 'items'}"
     if source.get("waitingUntil"):
         said += f", waiting until {when(source['waitingUntil'], now)}"
     if source.get("owed"):

@@ -39,8 +39,9 @@ other side says so, or a complete listing of the same place lacks it. A missing 
 again in each poll for as long as `known` says that the item is open: `LEFT` while last words may come, then `GONE`.
 
 **More than polling.** Each further ability has a protocol of its own, and a source without it is complete:
-`Reporting` writes notices, `Metered` counts requests. Answering will be of this kind. A place that only one poller may
-ask at a time is claimed by its source, which says in `Listing.held_by` that another one has it.
+`Reporting` writes notices, `Metered` counts requests, `Waiting` has polls that wait for news. Answering will be of this
+kind. A place that only one poller may ask at a time is claimed by its source, which says in `Listing.held_by` that
+another one has it.
 """
 
 from __future__ import annotations
@@ -188,6 +189,14 @@ class Reporting(Protocol):
 
     async def is_reported(self, report: GiveUp) -> bool:
         """True if the item shows the notice. Raises SourceError."""
+
+
+@runtime_checkable
+class Waiting(Protocol):
+    """A source whose polls may wait for news for long."""
+
+    def look_up(self) -> None:
+        """Have the poll that waits now, if one does, end with what there is. Nothing is asked again for that."""
 
 
 @runtime_checkable

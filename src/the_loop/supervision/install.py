@@ -58,7 +58,7 @@ def as_template(text: str) -> str:
     text = text.replace("/etc/the-loop/config.yaml", "/etc/the-loop/%i.yaml")
     text = text.replace("/the-loop.prom", "/the-loop-%i.prom")
     text = text.replace("THE_LOOP_STATE_ROOT=/var/lib/the-loop", "THE_LOOP_STATE_ROOT=/var/lib/the-loop-%i")
-    return text.replace("StateDirectory=the-loop\n", "StateDirectory=the-loop-%i\n")
+    return text.replace("StateDirectory=the-loop\n", "StateDirectory=the-loop-%i the-loop/claims\n")
 
 
 def as_user(text: str) -> str:

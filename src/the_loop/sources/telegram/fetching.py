@@ -8,6 +8,7 @@ learned while the claim was held without a break, and none that is older than si
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -54,6 +55,10 @@ class Fetching:
         self._is_proven = False  # the server answered, so that it may be asked to wait
         self._bots: dict[str, Bot] = {}  # by token, one at most
         self._turn = 0
+        self._request: asyncio.Task[Sequence[Any]] | None = None  # under way, also from poll to poll
+        self._may_wait = False  # for news
+        self._ending: set[asyncio.Task[Sequence[Any]]] = set()
+        self._nudged = asyncio.Event()
 
     async def bot(self, token: str) -> Bot:
         """Whom the token belongs to; asked once. Raises SourceError."""
@@ -64,7 +69,25 @@ class Fetching:
     def begin(self, turn: int, uptime_s: float) -> None:
         """The claim is held for the time with this number. Nothing from an earlier one is used."""
         if turn != self._turn:
+            self.cancel()
             self._turn, self._offset, self._is_proven = turn, _Offset(uptime_s), False
+
+    def nudge(self) -> None:
+        """Have a `fetch` that waits for news return, or the next one; its request goes on."""
+        self._nudged.set()
+
+    def cancel(self) -> None:
+        """End the request that is under way. What it was to bring comes with the next one."""
+        if self._request is not None:
+            self._request.cancel()
+            self._ending.add(self._request)
+            self._request = None
+
+    async def close(self) -> None:
+        """Return once no request is under way any more."""
+        self.cancel()
+        await asyncio.gather(*self._ending, return_exceptions=True)
+        self._ending.clear()
 
     async def fetch(
         self, token: str, inbox: Inbox, batches: Sequence[Batch], *, taken: int, done: int, uptime_s: float
@@ -78,13 +101,15 @@ class Fetching:
         numbers = [batch.number for batch in batches if batch.root == self._root and not batch.is_done]
         is_pending = any(number > taken for number in numbers)
         wait_s = LONGEST_POLL_S if self._is_proven and self._waits and not is_pending else 0
-        self._is_proven, was_proven = False, self._is_proven
-        try:
-            answer = await self._client.updates(token, self._offset.ask(taken, uptime_s), wait_s)
-        except BaseException as error:
-            self._is_proven = was_proven and not isinstance(error, Exception)  # not by a cancellation
-            raise
-        self._is_proven = True
+        if self._request is None:
+            await asyncio.gather(*self._ending, return_exceptions=True)
+            self._ending.clear()
+            self._may_wait = wait_s > 0
+            offset = self._offset.ask(taken, uptime_s)
+            self._request = asyncio.create_task(self._client.updates(token, offset, wait_s))
+        answer = await self._answer(self._request)
+        if answer is None:
+            return None
         updates = [update for update in answer if update_id(update) is not None]
         if len(updates) < len(answer) and not updates:
             raise SourceError("getUpdates: the updates have no ids")
@@ -101,6 +126,25 @@ class Fetching:
             self._offset.after = max([0, *numbers] if batch is None else [batch.number])
             self._offset.news_at_s = uptime_s
         return batch
+
+    async def _answer(self, request: asyncio.Task[Sequence[Any]]) -> Sequence[Any] | None:
+        """What the request that is under way brings; None if that is not waited for. Raises SourceError."""
+        nudge = [asyncio.create_task(self._nudged.wait())] if self._may_wait else []
+        try:
+            await asyncio.wait([request, *nudge], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+        finally:
+            for one in nudge:
+                one.cancel()
+        self._nudged.clear()
+        if not request.done():
+            return None
+        self._request, self._is_proven = None, False
+        answer = request.result()
+        self._is_proven = True
+        return answer
 
     def _confirmed(self, batches: Sequence[Batch], shown: Mapping[str, Any], done: int) -> list[Batch]:
         """Batches that are done with and were not sent again.

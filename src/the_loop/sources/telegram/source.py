@@ -99,7 +99,11 @@ class TelegramSource:
     def usage(self) -> Usage:
         return self._client.usage()
 
+    def look_up(self) -> None:
+        self._fetching.nudge()
+
     async def close(self) -> None:
+        await self._fetching.close()
         await self._client.close()
         self._claim.release()
 
@@ -126,6 +130,7 @@ class TelegramSource:
         batches = inbox.read()
         notes: list[Note] = []
         if holder:
+            self._fetching.cancel()
             self._finish(inbox, batches, before)
         else:
             batches, notes = await self._fetched(token, inbox, batches, before)
