@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from the_loop.core.ledger import Ledger, Standing
+from the_loop.core.ledger import Ledger, Standing, is_without_receiver
 from the_loop.core.model import delivery_id, timestamp
 from the_loop.ledgers import Ledgers
 from the_loop.runners.base import Deferral
@@ -33,6 +33,7 @@ def attention_of(
     Each has `state` and `reason`, and `ref`, `deliveryId`, `source`, `since` and `command` as they apply.
     `deferred` are the events whose receiver is not free: after DEFERRED_S a person is to see why.
     """
+    watched = list(watched)
     found = [{"state": "paused", "reason": pause_reason}] if pause_reason else []
     found += [
         {"source": one.source.name, "state": "failing", "reason": one.error or "no author is authorised"}
@@ -46,12 +47,22 @@ def attention_of(
     found += [_of_deferral(ref, one) for (ref, _), one in deferred.items() if now - one.since >= DEFERRED_S]
     for ledger in ledgers.with_pending():
         found += _of_item(ledger)
+        found += _of_receiver(ledger, watched)
     return found[:SHOWN]
 
 
 def _of_deferral(ref: str, one: Deferral) -> dict[str, Any]:
     shown = {"ref": ref, "deliveryId": delivery_id(ref, one.key), "state": "deferred", "since": timestamp(one.since)}
     return {**shown, "reason": one.reason, "command": f"the-loop sessions attach {shlex.quote(ref)}"}
+
+
+def _of_receiver(ledger: Ledger, watched: Iterable[Watched]) -> Iterable[dict[str, Any]]:
+    """An item waits for as long as its receiver is not in the configuration of its source."""
+    label = ledger.poll.receiver
+    if any(one.source.owns(ledger.ref) and is_without_receiver(ledger, one.rules.receivers) for one in watched):
+        reason = f"its receiver (byLabel '{label}') is not in the configuration: put it back, or forget the item"
+        command = f"the-loop ledger reset {shlex.quote(ledger.ref)}"
+        yield {"ref": ledger.ref, "state": "no-receiver", "reason": reason, "command": command}
 
 
 def _of_item(ledger: Ledger) -> Iterable[dict[str, Any]]:

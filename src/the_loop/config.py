@@ -6,6 +6,7 @@ section that derives from `SourceSection` or `Session`, and that the provider st
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -37,6 +38,7 @@ class SourceSection(Section, frozen=True, kw_only=True):
     name: SourceName | None = None
     interval_seconds: Seconds | None = None
     authorized_users: tuple[Name, ...] | None = None
+    session: Session | None = None
 
     def default_name(self) -> str:
         return self.provider
@@ -72,6 +74,8 @@ class Session(Section, frozen=True, kw_only=True):
     runner: str = "exec"
     kinds: tuple[KindName, ...] = ("spawn", "comment", "review", "review_comment", "close")
     on_uncertain: Literal["redeliver", "hold"] = "redeliver"
+    by_label: dict[str, Session] | None = None  # each whole: this section, with what the entry says instead
+    trust_labels: bool = False
 
 
 class Config(Section, frozen=True, kw_only=True):
@@ -123,6 +127,26 @@ def source_name(section: SourceSection) -> str:
     return section.name or section.default_name()
 
 
+def session_of(config: Config, section: SourceSection) -> Session:
+    """Who gets the events of this source."""
+    return config.session if section.session is None else section.session
+
+
+def sessions_of(config: Config) -> dict[str, Session]:
+    """Every session that is used, by its path, without those by label."""
+    sections = config.polling.sources
+    own = {f"polling.sources[{at}].session": one.session for at, one in enumerate(sections) if one.session is not None}
+    return own if sections and len(own) == len(sections) else {"session": config.session, **own}
+
+
+def with_labels(sessions: Mapping[str, Session]) -> dict[str, Session]:
+    """The same with those by label, at their paths."""
+    found = dict(sessions)
+    for path, session in sessions.items():
+        found |= {f"{path}.byLabel.{label}": entry for label, entry in (session.by_label or {}).items()}
+    return found
+
+
 def authorized_users(config: Config, section: SourceSection) -> frozenset[str]:
     """Who may speak on this source: its own list, or the shared one without names of other providers."""
     names = config.routing.authorized_users if section.authorized_users is None else section.authorized_users
@@ -145,7 +169,7 @@ def login_and_id(name: str) -> tuple[str, int | None]:
 
 def names_below(root: Path, config: Config, file: Path | None) -> frozenset[str]:
     """The names in the directory `root` that the configuration puts there: inboxes, and whatever else it names."""
-    sections = [*config.polling.sources, config.session]
+    sections = [*config.polling.sources, *with_labels(sessions_of(config)).values()]
     texts = [text for section in sections for value in astuple(section) for text in _texts(value)]
     inboxes = (getattr(section, "path", None) for section in sections)
     places = [Path(path) for path in inboxes if isinstance(path, str)]

@@ -11,7 +11,7 @@ import os
 import pwd
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Final, get_args, get_origin, get_type_hints
 
 import msgspec
 import yaml
@@ -27,12 +27,16 @@ from the_loop.config import (
     SourceSection,
     path_fault,
     path_faults,
+    sessions_of,
     source_name,
     text_fault,
+    with_labels,
 )
 from the_loop.config_words import shown, wrong
 from the_loop.core.model import explain
 from the_loop.plugins import RUNNERS, SOURCES, PluginError, Registry
+
+_FOR_ALL_LABELS: Final = ("runner", "kinds", "onUncertain", "byLabel", "trustLabels")
 
 
 def find_file(option: str | None, environ: Mapping[str, str]) -> Path | None:
@@ -209,8 +213,8 @@ def _section(kind: type[Section], tree: Any, path: str, faults: list[Fault]) -> 
 
 
 def _value(hint: Any, value: Any, path: str, faults: list[Fault]) -> Any:
-    if hint is Session:
-        return _choice(RUNNERS, "runner", value, path, faults, default="exec")
+    if hint is Session or (Session in get_args(hint) and value is not None):
+        return _session(value, path, faults)
     if hint == tuple[SourceSection, ...]:
         return _sources(value, path, faults)
     if isinstance(hint, type) and issubclass(hint, Section):
@@ -228,6 +232,36 @@ def _value(hint: Any, value: Any, path: str, faults: list[Fault]) -> Any:
         inner = str(error).partition(" - at `$")[2].rstrip("`")
         faults.append(Fault(path + inner, wrong(hint, value, path.rpartition(".")[2], str(error))))
         return None
+
+
+def _session(tree: Any, path: str, faults: list[Fault]) -> Any:
+    """A session, with a whole one of the same kind for each entry of its `byLabel`."""
+    if not isinstance(tree, dict) or "byLabel" not in tree:
+        return _choice(RUNNERS, "runner", tree, path, faults, default="exec")
+    base = {key: value for key, value in tree.items() if key != "byLabel"}
+    section = _choice(RUNNERS, "runner", base, path, faults, default="exec")
+    where, entries, found = f"{path}.byLabel", tree["byLabel"], {}
+    if not isinstance(entries, dict):
+        faults.append(
+            Fault(where, f"expected a mapping, as in {{heavy: {{command: [my-agent]}}}}, got {shown(entries)}")
+        )
+        return section
+    for label, entry in entries.items():
+        place = _join(where, label)
+        if not isinstance(label, str) or not label:
+            faults.append(Fault(place, "is not a label; put it in quotes"))
+        elif not isinstance(entry, dict):
+            faults.append(Fault(place, f"expected a mapping, got {shown(entry)}"))
+        elif common := [key for key in entry if key in _FOR_ALL_LABELS]:
+            faults.append(Fault(_join(place, common[0]), "is the same for all labels; write it beside byLabel"))
+        else:
+            own: list[Fault] = []
+            found[label] = _choice(RUNNERS, "runner", {**base, **entry}, place, own, default="exec")
+            mine = tuple(_join(place, key) for key in entry)
+            faults += [fault for fault in own if fault.path.startswith(mine)]  # the others are told of the session
+    if section is None or None in found.values():
+        return None
+    return msgspec.structs.replace(section, by_label=found)
 
 
 def _sources(value: Any, path: str, faults: list[Fault]) -> tuple[SourceSection, ...]:
@@ -294,16 +328,20 @@ def _contradictions(config: Config) -> list[Fault]:
     words = [phrase.casefold() for phrase in msgspec.structs.astuple(config.routing.control)]
     if len(set(words)) < len(words):
         faults.append(Fault("routing.control", "two words are the same"))
-    if not config.session.kinds:
-        faults.append(Fault("session.kinds", "is empty: nothing would be handed over"))
-    return faults + _stated(RUNNERS, config.session.runner, config.session, config, "session")
+    for path, session in with_labels(sessions_of(config)).items():
+        if not session.kinds and ".byLabel." not in path:
+            faults.append(Fault(f"{path}.kinds", "is empty: nothing would be handed over"))
+        faults += _stated(RUNNERS, session.runner, session, config, path)
+    return faults
 
 
 def _faults_here(config: Config) -> list[Fault]:
     """What is wrong on this machine: users that it does not know, files that the runner cannot use."""
-    ask = getattr(RUNNERS.get(config.session.runner), "faults_here", None)
-    of_runner = [] if ask is None else ask(config.session)
-    return _about_names(config, "user_fault") + [Fault(_join("session", one.path), one.problem) for one in of_runner]
+    faults = _about_names(config, "user_fault")
+    for path, session in with_labels(sessions_of(config)).items():
+        ask = getattr(RUNNERS.get(session.runner), "faults_here", None)
+        faults += [Fault(_join(path, one.path), one.problem) for one in ([] if ask is None else ask(session))]
+    return faults
 
 
 def doubts(config: Config) -> list[Fault]:

@@ -31,11 +31,12 @@ from the_loop.deliveries import Deliveries, begun_at
 from the_loop.dispatcher import Dispatcher
 from the_loop.eventlog import Trail, rotate
 from the_loop.heartbeat import Health, left_alone
-from the_loop.ledgers import Ledgers
+from the_loop.ledgers import HeldItem, Ledgers
 from the_loop.lock import RunLock
 from the_loop.outbox import Outbox
 from the_loop.overrides import Overrides
 from the_loop.processes import is_main_of_unit
+from the_loop.receivers import Place
 from the_loop.recovery import Recovery
 from the_loop.requests import Requests
 from the_loop.retries import Retries
@@ -117,7 +118,7 @@ class Life:
         self._outbox = Outbox(
             self._deliveries,
             self._ledgers,
-            wiring.runner(self._config, setup.root, setup.environ, self.tell),
+            wiring.runner(self._config, setup.root, setup.environ, self.tell, self._place_of),
             policy=wiring.policy(self._config),
             rules_of=self._rules_of,
             tell=self.tell,
@@ -193,6 +194,14 @@ class Life:
         """The name of the source that owns this ref or delivery id; empty if none does."""
         owners = (name for name, one in self._sources.items() if one.loop.watched.source.owns(place))
         return next(owners, "")
+
+    def _place_of(self, ref: str) -> Place:
+        """Where the receiver of this item is written."""
+        try:
+            ledger = self._ledgers.get(ref)
+        except (HeldItem, OSError):
+            ledger = None
+        return Place(self.source_of(ref), "" if ledger is None else ledger.poll.receiver)
 
     # --- ways of living ---
 
@@ -323,7 +332,7 @@ class Life:
             config = setup.load()
             if wiring.state_root(None, config, {}).path != wiring.state_root(None, self._config, {}).path:
                 raise LoopError("state.root cannot change while a poller is running", "restart it instead")
-            runner = wiring.runner(config, setup.root, setup.environ, self.tell)
+            runner = wiring.runner(config, setup.root, setup.environ, self.tell, self._place_of)
             sources = self._rebuilt(config)
         except LoopError as error:
             reason = error.summary if isinstance(error, ConfigError) else str(error)

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from the_loop.core import breaker
@@ -27,6 +28,7 @@ from the_loop.core.ledger import (
     after_receipt,
     change,
     is_spawn,
+    is_without_receiver,
     move,
     settle,
     withdraw,
@@ -190,11 +192,11 @@ class Outbox:
         except HeldItem:
             return None
         rules = self._rules_of(ref)
-        if ledger is None or rules is None:
+        if ledger is None or rules is None or is_without_receiver(ledger, rules.receivers):
             return None
         while (key := self._head(ledger)) is not None:
             entry = ledger.poll.pending[key]
-            if self._is_unwanted(entry, rules):
+            if self._is_unwanted(ref, entry, rules):
                 ledger = self._pass_over(ledger, key, entry)
                 continue
             if breaker.trips(ledger, key, self.policy.events_per_hour, self._now()):
@@ -212,14 +214,25 @@ class Outbox:
             ledger = self._drop(ledger, key)
         return None
 
-    def _is_unwanted(self, entry: Pending, rules: Rules) -> bool:
+    def _is_unwanted(self, ref: str, entry: Pending, rules: Rules) -> bool:
         """True for an event of a kind that its session does not take, unless it may have arrived: then it is ended.
 
         A runner that keeps sessions of its own is handed each close, whatever the kinds: it ends the session with it.
         """
         if entry.kind in rules.kinds or entry.may_have_arrived:
             return False
-        return entry.kind is not Kind.CLOSE or not getattr(self._runner, "keeps_sessions", False)
+        return entry.kind is not Kind.CLOSE or not getattr(self._serving(ref), "keeps_sessions", False)
+
+    def _serving(self, ref: str) -> Runner:
+        """The runner of this item, where the one that we have leads to several."""
+        serving: Callable[[str], Runner] = getattr(self._runner, "serving", lambda _: self._runner)
+        return serving(ref)
+
+    def _policy_of(self, ref: str) -> Policy:
+        rules = self._rules_of(ref)
+        if rules is None or rules.holds_uncertain is None:
+            return self.policy
+        return replace(self.policy, holds_uncertain=rules.holds_uncertain)
 
     def _pass_over(self, ledger: Ledger, key: str, entry: Pending) -> Ledger:
         """Settle such an event. A spawn was accepted under another configuration: its thread is read again first."""
@@ -277,7 +290,7 @@ class Outbox:
             outcome = told or outcome
             if told is None:
                 self._deliveries.withdraw_offer(offer.stem, offer.number)
-        after, notes = conclude(ledger, offer.key, outcome, self.policy, self._now())
+        after, notes = conclude(ledger, offer.key, outcome, self._policy_of(offer.ref), self._now())
         if after != ledger:
             self._ledgers.save(after)
         self._counters.note_outcome(offer.ref, ledger.poll.pending[offer.key].kind, outcome.verdict)

@@ -22,7 +22,7 @@ from the_loop.deliveries import DeliveryRuns
 from the_loop.dispatcher import Dispatcher
 from the_loop.ledgers import HeldItem, Ledgers, UnreadItem
 from the_loop.outbox import Outbox
-from the_loop.sources.base import Limited, Listing, Sighting, SourceError, Unanswered
+from the_loop.sources.base import Labelled, Limited, Listing, Sighting, SourceError, Unanswered
 from the_loop.turns import Turns
 from the_loop.watched import Watched
 
@@ -166,6 +166,9 @@ class Visits:
             view = await self._read(view, watched.rules)
             if (now := self._ledgers.get(ref)) is not ledger:
                 ledger, view = now, _again(self._view(now, sighting), view)
+        view = await self._with_trusted_labels(watched, ledger, view)
+        if (now := self._ledgers.get(ref)) is not ledger:
+            ledger, view = now, _again(self._view(now, sighting), view)
         await self._decide(sighting, ledger, view, watched.rules)
         if view.thread is not None:
             owed.discard(ref)
@@ -173,6 +176,20 @@ class Visits:
         if gap:
             raise SourceError(f"its thread cannot be read as a whole: {gap}")
         return True
+
+    async def _with_trusted_labels(self, watched: Watched, ledger: Ledger | None, view: View) -> View:
+        """The view without labels that nobody authorised has set, where they choose the receiver of a new session."""
+        rules, source, item = watched.rules, watched.source, view.item
+        if item is None or not rules.receiver_for(item.labels):
+            return view
+        if rules.trusts_labels or not isinstance(source, Labelled):
+            return view
+        after = decide(ledger, view, rules).ledger
+        if after is None or not after.poll.receiver or (ledger is not None and ledger.g == after.g):
+            return view
+        by = await source.labelled_by(view.ref)
+        labels = [label for label in item.labels if rules.may_speak(*by.get(label.casefold(), (None, None)))]
+        return replace(view, item=replace(item, labels=tuple(labels)))
 
     async def _read(self, view: View, rules: Rules) -> View:
         """Have long texts with words or marks in them read in a thread: others have their turns meanwhile."""

@@ -11,12 +11,23 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from the_loop import __version__
-from the_loop.config import Config, SourceSection, authorized_users, login_and_id, source_name
+from the_loop.config import (
+    Config,
+    Session,
+    SourceSection,
+    authorized_users,
+    login_and_id,
+    session_of,
+    sessions_of,
+    source_name,
+    with_labels,
+)
 from the_loop.core.guards import Rules, phrases
 from the_loop.core.model import Kind, LoopError, Note, explain
 from the_loop.core.outcomes import Policy
 from the_loop.cursors import Cursor, recover_cursor
 from the_loop.plugins import RUNNERS, SOURCES
+from the_loop.receivers import Place, Receivers
 from the_loop.runners.base import Runner, RunnerSite
 from the_loop.sources.base import Source, SourceSite
 from the_loop.state import StateRoot
@@ -66,11 +77,12 @@ def interval_s(config: Config, section: SourceSection) -> float:
 
 def shape(config: Config, section: SourceSection) -> tuple[object, ...]:
     """What a source is built from: while it is equal, a reload leaves the source as it is."""
-    rebuilt = msgspec.structs.replace(section, interval_seconds=None)
+    rebuilt = msgspec.structs.replace(section, interval_seconds=None, session=None)
     routing = config.routing
     people = authorized_users(config, section)
-    kinds = frozenset(config.session.kinds)
-    return rebuilt, people, config.polling.linger_seconds, routing.control, routing.require_start_command, kinds
+    session = session_of(config, section)
+    served = (session.kinds, session.on_uncertain, session.trust_labels, tuple(session.by_label or ()))
+    return rebuilt, people, config.polling.linger_seconds, routing.control, routing.require_start_command, served
 
 
 def policy(config: Config) -> Policy:
@@ -84,9 +96,36 @@ def policy(config: Config) -> Policy:
     )
 
 
-def runner(config: Config, root: StateRoot, environ: Mapping[str, str], tell: Callable[[Note], None]) -> Runner:
-    """What events are handed to. Raises LoopError."""
-    session = config.session
+def runner(
+    config: Config,
+    root: StateRoot,
+    environ: Mapping[str, str],
+    tell: Callable[[Note], None],
+    place_of: Callable[[str], Place] = lambda _: Place("", ""),
+) -> Runner:
+    """What events are handed to. `place_of`: where the receiver of an item is written. Raises LoopError."""
+    names = {f"polling.sources[{at}].session": source_name(one) for at, one in enumerate(config.polling.sources)}
+    told: set[str] = set()
+
+    def tell_once(note: Note) -> None:
+        """What the runners find out at their making is the same for all."""
+        if note.name not in told:
+            told.add(note.name)
+            tell(note)
+
+    runners: dict[Place, Runner] = {}
+    sessions = sessions_of(config)
+    is_single = len(with_labels(sessions)) == 1
+    for path, session in sessions.items():
+        for label, one in {"": session, **(session.by_label or {})}.items():
+            place = Place(names.get(path, ""), label)
+            runners[place] = _runner(config, one, root, environ, tell if is_single else tell_once)
+    return next(iter(runners.values())) if is_single else Receivers(runners, place_of)
+
+
+def _runner(
+    config: Config, session: Session, root: StateRoot, environ: Mapping[str, str], tell: Callable[[Note], None]
+) -> Runner:
     site = RunnerSite(
         root=root.path,
         folder=root.runner_folder(session.runner),
@@ -135,7 +174,7 @@ def _source(section: SourceSection, site: SourceSite) -> Source:
 
 
 def _rules(config: Config, section: SourceSection, source: Source) -> Rules:
-    people = authorized_users(config, section)
+    people, session = authorized_users(config, section), session_of(config, section)
     pins = getattr(source, "pins", None)  # of a source whose authors have numbers
     if pins is not None:
         people = frozenset(login_and_id(name)[0] for name in people)
@@ -146,7 +185,10 @@ def _rules(config: Config, section: SourceSection, source: Source) -> Rules:
         words={**getattr(source, "words", {}), **phrases(words.start, words.stop, words.pause, words.resume)},
         require_start=config.routing.require_start_command,
         pins={} if pins is None else pins,
-        kinds=frozenset(map(Kind, config.session.kinds)),
+        kinds=frozenset(map(Kind, session.kinds)),
+        receivers=tuple(session.by_label or ()),
+        trusts_labels=session.trust_labels,
+        holds_uncertain=session.on_uncertain == "hold",
     )
 
 

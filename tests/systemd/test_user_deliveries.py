@@ -45,6 +45,26 @@ def test_delivery_when_it_runs_then_it_is_in_a_unit_of_its_own_below_our_slice(c
         loop.wait(lambda: not loop.deliveries(), "the end of its unit")
 
 
+def test_delivery_when_its_session_names_a_slice_then_it_is_below_that_with_what_the_operator_wrote_for_it(
+    container: Container,
+) -> None:
+    with Installed(container) as loop:
+        loop.configure(session={"command": loop.receiver(), "slice": "theloop-heavy.slice"})
+        loop.write(loop.units / "theloop-heavy.slice", "[Slice]\nTasksMax=123\n")
+        loop.run(["systemctl", "--user", "daemon-reload"])
+        loop.sink.behave(("*", {"gate": loop.gate("gate")}))
+        loop.item("a")
+        loop.systemctl("start")
+        loop.wait(loop.sink.ids, "a delivery that runs")
+
+        (run,) = loop.sink.runs()
+        path = loop.run(["cat", f"/proc/{run.pid}/cgroup"]).stdout.strip().splitlines()[-1]
+        assert path.endswith(f"/theloop.slice/theloop-heavy.slice/{unit_name(loop, A_SPAWN)}")
+        assert loop.property("TasksMax", "theloop-heavy.slice") == "123"
+        loop.sink.open_gate("gate")
+        loop.wait_until_settled([A_SPAWN])
+
+
 def test_delivery_when_the_name_of_its_unit_is_taken_then_that_is_no_refusal_and_it_goes_out_later(
     container: Container,
 ) -> None:

@@ -215,6 +215,7 @@ def _consider_start(ledger: Ledger | None, view: View, item: WorkItem, rules: Ru
             paused=state.paused,
             away=False,
             behind=False,
+            receiver=rules.receiver_for(item.labels),
         )
         decision = _build_spawn(fresh, item, view, rules)
         return replace(decision, notes=(*notes, *decision.notes))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
@@ -67,6 +67,9 @@ class Rules:
     require_start: bool = False
     pins: Mapping[str, Pin] = field(default_factory=dict)
     kinds: frozenset[Kind] = frozenset(Kind)
+    receivers: tuple[str, ...] = ()  # labels that have a receiver of their own, in the order of the configuration
+    trusts_labels: bool = False  # whoever set them
+    holds_uncertain: bool | None = None  # None: as the policy says
 
     def may_speak(self, author: str | None, author_id: int | None = None) -> bool:
         """True if this author is authorised. None (unknown) never is."""
@@ -76,13 +79,21 @@ class Rules:
         """What is known of this author. Without an `author_id` the name alone counts."""
         if author is None:
             return Speaker.STRANGER
-        name = author.casefold() if self.folds_case else author
+        name = self._folded(author)
         if name not in self.authorized:
             return Speaker.STRANGER
         pin = self.pins.get(name)
         if pin is None or author_id in (None, pin.id):
             return Speaker.TRUSTED
         return Speaker.STRANGER if author_id in pin.rejected else Speaker.CHANGED
+
+    def receiver_for(self, labels: Iterable[str]) -> str:
+        """The first label of the configuration that is among these; "" for the session's own receiver."""
+        there = {self._folded(label) for label in labels}
+        return next((name for name in self.receivers if self._folded(name) in there), "")
+
+    def _folded(self, name: str) -> str:
+        return name.casefold() if self.folds_case else name
 
     def waits(self, entry: Entry) -> bool:
         """True if the operator has to decide about the entry's author before anything is decided about the entry."""

@@ -3,7 +3,7 @@
 Format 1 (`portable/<slug>.json`)::
 
     {"schema": 1, "ref", "id", "url", "title", "g",
-     "poll": {"phase", "reason", "detail", "paused", "away", "behind",
+     "poll": {"phase", "reason", "detail", "paused", "away", "behind", "receiver",
               "seenComments": ["comment:1", …],         settled ids, kept forever; on disk see `records`
               "obeyed": ["comment:2", …],               control words applied, rest of the text not settled yet
               "commentAttempts": {"comment:3": 1},      rejections only
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
@@ -175,6 +175,7 @@ class Poll(Struct, frozen=True, rename="camel"):
     paused: bool = False
     away: bool = False  # its label is gone
     behind: bool = False  # needs a full re-read before single rows count
+    receiver: str = ""  # the label whose receiver was chosen at the spawn; "" for the session's own
     seen_comments: frozenset[str] = frozenset()
     obeyed: frozenset[str] = frozenset()
     comment_attempts: dict[str, int] = {}
@@ -240,6 +241,11 @@ T = TypeVar("T", bound=Struct)
 
 def is_spawn(key: str) -> bool:
     return key.startswith(f"{Kind.SPAWN}:")
+
+
+def is_without_receiver(ledger: Ledger, names: Container[str]) -> bool:
+    """True for an item whose receiver is not among these (any more): nothing of it is handed over."""
+    return ledger.poll.phase.has_queue and ledger.poll.receiver != "" and ledger.poll.receiver not in names
 
 
 def new_ledger(item: WorkItem, phase: Phase, g: int = 0) -> Ledger:

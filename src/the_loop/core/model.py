@@ -147,6 +147,7 @@ class WorkItem:
     created_at: str
     truncated: bool = False
     author_id: int | None = None  # as in `Entry`
+    labels: tuple[str, ...] = ()  # those that count for the choice of a receiver
     author_doubt: str = ""  # why there is no author, for people
 
 

@@ -15,7 +15,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from the_loop import wiring
-from the_loop.config import Config, ConfigError, Loaded, SourceSection, authorized_users, names_below, source_name
+from the_loop.config import (
+    Config,
+    ConfigError,
+    Loaded,
+    SourceSection,
+    authorized_users,
+    names_below,
+    sessions_of,
+    source_name,
+    with_labels,
+)
 from the_loop.config_file import doubts, find_file, load, peek_root
 from the_loop.cursors import UnusableCursor, read_cursor
 from the_loop.doctor.logs import examine_logs
@@ -158,8 +168,9 @@ def _of_sections(case: Case) -> Iterator[Part]:
     for section in config.polling.sources:
         name = f"source {source_name(section)}"
         yield Part(name, partial(_of_source, config, section, root, site, name))
-    session = config.session
-    yield Part("receiver", partial(_examined, RUNNERS, session.runner, session, site, "receiver"))
+    for path, session in with_labels(sessions_of(config)).items():
+        name = "receiver" if path == "session" else f"receiver {path}"
+        yield Part(name, partial(_examined, RUNNERS, session.runner, session, site, name))
 
 
 def _of_source(config: Config, section: SourceSection, root: StateRoot, site: Site, name: str) -> Iterator[Finding]:

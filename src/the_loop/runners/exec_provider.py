@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from msgspec import Meta
 
 from the_loop.config import Config, Fault, Session, path_faults
 from the_loop.core.model import Note
@@ -31,7 +33,13 @@ class CommandSession(Session, frozen=True, kw_only=True):
     pass_environment: tuple[str, ...] = ()
 
 
-Section = CommandSession
+class ExecSession(CommandSession, frozen=True, kw_only=True):
+    """Of commands that are run for each event, in a unit of this slice where there are units."""
+
+    slice: Annotated[str, Meta(pattern=r"^[A-Za-z0-9:_.\\-]+\.slice$", max_length=200)] | None = None
+
+
+Section = ExecSession
 
 
 def check(section: CommandSession, config: Config) -> list[Fault]:
@@ -82,9 +90,9 @@ def check_workdir(section: CommandSession) -> list[Fault]:
     return path_faults(workdir=workdir)
 
 
-def build(section: CommandSession, site: RunnerSite) -> Runner:
+def build(section: ExecSession, site: RunnerSite) -> Runner:
     from the_loop.runners.exec import Command, ExecRunner
-    from the_loop.runners.units import find_units
+    from the_loop.runners.units import SLICE, find_units
 
     command = Command(
         argv=tuple(map(at_home, section.command)),
@@ -95,7 +103,7 @@ def build(section: CommandSession, site: RunnerSite) -> Runner:
         extras=extras_of(section, site.environ),
         root=site.root,
     )
-    units = find_units(site.root, site.environ)
+    units = find_units(site.root, site.environ, section.slice or SLICE)
     if units is None:
         site.tell(Note("dispatch.no_manager", {"reason": "this user has no service manager"}))
     return ExecRunner(command, units, site.tell)

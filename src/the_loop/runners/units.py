@@ -29,9 +29,16 @@ class Units:
     """
 
     def __init__(
-        self, root: Path, environ: Mapping[str, str], *, is_only_way: bool = False, manager: Manager | None = None
+        self,
+        root: Path,
+        environ: Mapping[str, str],
+        *,
+        is_only_way: bool = False,
+        manager: Manager | None = None,
+        slice_name: str = SLICE,
     ) -> None:
         self.is_only_way = is_only_way
+        self._slice = slice_name
         self._root = root
         self._environ = environ
         self._manager = manager or Manager(manager_environment(environ))
@@ -45,6 +52,8 @@ class Units:
         """Have the manager accept the unit, and with it the lock. `about`: more variables. Raises ManagerError."""
         variables = {**passed_on(self._environ), **about}
         unit = properties(offer.stem.name, argv, limit_s=limit_s, variables=variables, lock_fd=lock_fd)
+        if self._slice != SLICE:
+            unit = [(name, ("s", self._slice) if name == "Slice" else value) for name, value in unit]
         await self._manager.start_transient_unit(self.name(offer), unit)
 
     def service_name(self, what: str) -> str:
@@ -60,13 +69,13 @@ class Units:
         self._manager.close()
 
 
-def find_units(root: Path, environ: Mapping[str, str]) -> Units | None:
+def find_units(root: Path, environ: Mapping[str, str], slice_name: str = SLICE) -> Units | None:
     """The user's manager, if there is one to talk to; a poller in a unit waits for one that is away."""
     if is_main_of_unit(environ):
-        return Units(root, environ, is_only_way=True)
+        return Units(root, environ, is_only_way=True, slice_name=slice_name)
     directory = manager_environment(environ).get("XDG_RUNTIME_DIR")
     if directory and any(Path(directory, name).exists() for name in ("systemd/private", "bus")):
-        return Units(root, environ)
+        return Units(root, environ, slice_name=slice_name)
     return None
 
 

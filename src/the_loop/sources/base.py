@@ -207,6 +207,17 @@ class Metered(Protocol):
         """Asked with each heartbeat: answers at once."""
 
 
+@runtime_checkable
+class Labelled(Protocol):
+    """A source whose labels anybody may have set. Labels of others count as they are."""
+
+    async def labelled_by(self, ref: str) -> Mapping[str, tuple[str | None, int | None]]:
+        """Who set each label of an item last, by its name in lower case: login and number, as in `Entry`.
+
+        Asked after `thread`, once for each start of an item with a label that has a receiver. Raises SourceError.
+        """
+
+
 class Source(Protocol):
     """One entry of `polling.sources`. The module's docstring has the rules."""
 

@@ -51,9 +51,20 @@ class Issue(Struct, frozen=True):
     def login_id(self) -> int | None:
         return self.user.id if self.user else None
 
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        return tuple(label if isinstance(label, str) else label.name or "" for label in self.labels)
+
     def has_label(self, name: str) -> bool:
-        names = (label if isinstance(label, str) else label.name or "" for label in self.labels)
-        return name.casefold() in (label.casefold() for label in names)
+        return name.casefold() in (label.casefold() for label in self.label_names)
+
+
+class Change(Struct, frozen=True):
+    """A row of `/issues/{n}/timeline`, as far as it is about labels."""
+
+    event: str | None = None
+    actor: User | None = None
+    label: Label | None = None
 
 
 class Comment(Struct, frozen=True):
@@ -168,6 +179,7 @@ def to_item(ref: str, issue: Issue) -> WorkItem:
         created_at=clean(issue.created_at),
         truncated=truncated,
         author_id=issue.login_id,
+        labels=tuple(map(clean, issue.label_names)),
     )
 
 

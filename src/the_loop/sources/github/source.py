@@ -30,7 +30,7 @@ from the_loop.sources.github.poll import SWEEP, Budget, RepositoryPoll
 from the_loop.sources.github.record import Record, Reviews, read_record, write_record
 from the_loop.sources.github.repositories import Repositories
 from the_loop.sources.github.reviews import read_reviews, to_page
-from the_loop.sources.github.rows import Comment, Issue, Review, many, one, to_entries, to_item, to_reviews
+from the_loop.sources.github.rows import Change, Comment, Issue, Review, many, one, to_entries, to_item, to_reviews
 from the_loop.sources.github.section import GithubSection
 from the_loop.sources.github.streams import read_streams
 from the_loop.sources.github.walk import Walk, walk_on
@@ -160,7 +160,20 @@ class GithubSource:
             item = to_item(ref, issue) if issue.state == "open" else None
         entries, gap = await self._entries(ref, place, is_pull=seen.is_pull)
         self._meet(_people(ref, item, entries))
-        return Thread(item, entries, gap)
+        return Thread(item, entries, gap=gap)
+
+    async def labelled_by(self, ref: str) -> dict[str, tuple[str | None, int | None]]:
+        place, number = self._place_of(ref)
+        path = f"/repos/{place.name}/issues/{number}/timeline"
+        found: dict[str, tuple[str | None, int | None]] = {}
+        for row in many((await walk_whole(self._client, path)).rows, Change, path):
+            name = (row.label.name or "").casefold() if row.label else ""
+            if row.event == "labeled":
+                found[name] = (row.actor.login, row.actor.id) if row.actor else (None, None)
+            elif row.event == "unlabeled":
+                found.pop(name, None)
+        self._meet(Met(ref, login, id_) for login, id_ in found.values())
+        return found
 
     async def report(self, report: GiveUp) -> str:
         place, number = self._place_of(report.ref)

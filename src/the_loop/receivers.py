@@ -1,0 +1,55 @@
+"""The runner of several receivers: each item is served by that of its source, or of the label chosen for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from the_loop.core.model import Outcome
+from the_loop.runners.base import Offer, Runner, Status
+
+
+class Place(NamedTuple):
+    """Where a receiver is written: in a source (""; the session that all share), for a label ("": none)."""
+
+    source: str
+    label: str
+
+
+class Receivers:
+    """Satisfies `runners.base.Runner`. `place_of` tells where the receiver of an item is written.
+
+    A label without a receiver of its own leads to that of its session: what was begun is looked after, and nothing
+    else of such an item is handed over (`ledger.is_without_receiver`).
+    """
+
+    def __init__(self, runners: Mapping[Place, Runner], place_of: Callable[[str], Place]) -> None:
+        self._runners = runners
+        self._place_of = place_of
+
+    def serving(self, ref: str) -> Runner:
+        """The runner of this item."""
+        source, label = self._place_of(ref)
+        own = source if Place(source, "") in self._runners else ""
+        for place in (Place(own, label), Place(own, "")):
+            if place in self._runners:
+                return self._runners[place]
+        return next(iter(self._runners.values()))  # of an item whose source is not configured any more
+
+    async def deliver(self, offer: Offer) -> Outcome:
+        return await self.serving(offer.ref).deliver(offer)
+
+    async def adopt(self, offer: Offer) -> Outcome:
+        return await self.serving(offer.ref).adopt(offer)
+
+    def inspect(self, offer: Offer) -> Status:
+        return self.serving(offer.ref).inspect(offer)
+
+    def place(self, offer: Offer) -> str:
+        """Where the offer runs, for people; "" if its runner does not say."""
+        place: Callable[[Offer], str] = getattr(self.serving(offer.ref), "place", lambda _: "")
+        return place(offer)
+
+    async def close(self) -> None:
+        await asyncio.gather(*(runner.close() for runner in self._runners.values()))
