@@ -162,7 +162,8 @@ class Visits:
             gap = thread.gap
             ledger = self._ledgers.get(ref)  # an outcome may have been recorded meanwhile
             view = self._view(ledger, sighting)
-            view = replace(view, item=thread.item or view.item, thread=thread.entries, omitted=thread.omitted)
+            item, entries = thread.item or view.item, thread.entries
+            view = replace(view, item=item, thread=entries, omitted=thread.omitted, is_partial=bool(gap))
             view = await self._read(view, watched.rules)
             if (now := self._ledgers.get(ref)) is not ledger:
                 ledger, view = now, _again(self._view(now, sighting), view)
@@ -255,7 +256,7 @@ class Visits:
 
 def _again(view: View, read: View) -> View:
     """The view of a ledger that has changed, with the thread as it was read."""
-    return replace(view, item=read.item, thread=read.thread, omitted=read.omitted)
+    return replace(view, item=read.item, thread=read.thread, omitted=read.omitted, is_partial=read.is_partial)
 
 
 def _accepted(before: Ledger | None, decision: Decision) -> Iterator[Note]:

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from support.clock import NOON
 from support.github import faults
 from support.github.fake import FakeGitHub
 from support.github.stories import COMMENTS, LINGER_CYCLES, LISTING, begun, edited
 from support.github.values import Answer, Kind, Rules
 from support.world import REPO, World, in_real_loop, scene
+from the_loop.core.model import Outcome, Verdict
 
 BEHIND = faults.reply(422, {"message": "In order to keep the API fast for everyone, pagination is limited"})
 WHOLE_PAGES = r"per_page=100"
@@ -376,3 +378,27 @@ class TestMissing:
 
         assert "[1]" not in path.read_text() or world.ids() == ["1/spawn:1"]
         assert world.github.requests - requests == 2, "the cursor was used"
+
+
+class TestLost:
+    @in_real_loop
+    async def test_event_when_its_payload_is_lost_and_its_thread_is_cut_off_then_it_is_not_taken_for_deleted(
+        self, tmp_path: Path
+    ) -> None:
+        world, number = await begun(tmp_path)
+        for _ in range(150):
+            world.github.comment(REPO, number, created=NOON)  # all of one second: reading on leads nowhere
+        await world.cycle()
+        last = world.github.comment(REPO, number)
+        world.sink.answers[f"github:{REPO}#{number}/comment:{last}"] = [Outcome(Verdict.LATER)]
+        await world.cycle()
+        for path in world.root.deliveries.glob("*.payload.json"):
+            path.unlink()
+        fault = world.github.fail(rf"/issues/{number}/comments.*&page=2", BEHIND, times=None)
+        await world.cycle(times=4)
+        assert f"comment:{last}" in world.ledger(number)["poll"]["pending"]
+        world.github.faults.remove(fault)
+        await world.cycle(times=4)
+
+        assert world.ids(number).count(f"comment:{last}") == 2  # deferred, and then delivered
+        assert world.told("dispatch.dropped") == []

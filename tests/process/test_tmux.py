@@ -53,7 +53,7 @@ def shown(body: str) -> str:
 
 
 def random_text(rng: random.Random, longest: int) -> str:
-    parts = []
+    parts: list[str] = []
     size = rng.choice((0, 1, 20, 300, 5_000, longest)) if longest > 300 else longest
     while sum(map(len, parts)) < size:
         parts.append(
@@ -272,7 +272,7 @@ def test_server_when_it_is_stopped_is_no_reason_to_type_twice(box: Terminals) ->
     os.kill(server, signal.SIGSTOP)
     try:
         box.comment("a", "c1", "and this")
-        wait_for(lambda: box.pending(), "the comment is accepted")
+        wait_for(box.pending, "the comment is accepted")
         time.sleep(1.0)
         poller.kill()
         poller = box.start()
@@ -354,7 +354,7 @@ def test_text_when_the_program_reads_lines_is_one_line_or_a_file(tmp_path: Path)
         box.configure(session=session)
         ref = box.item("a", "x" * 6_000)
         poller = box.start()
-        lines = wait_for(lambda: (tmp_path / "lines").exists() and (tmp_path / "lines").read_text(), "a line")
+        lines = str(wait_for(lambda: (tmp_path / "lines").exists() and (tmp_path / "lines").read_text(), "a line"))
         box.comment("a", "c1", "do it;")
         wait_for(lambda: (tmp_path / "lines").read_text().count("\n") == 2, "another line")
 

@@ -49,6 +49,7 @@ class View:
     rows: Sequence[Entry] = ()
     thread: Sequence[Entry] | None = None
     omitted: int = 0  # entries of the thread that the source does not have any more
+    is_partial: bool = False  # entries of the thread may be missing: what is not in it is not gone
     running: str | None = None  # the key of the event that is being delivered now
     due: bool = False  # the pause of a rejected or deferred spawn is over
     readings: dict[tuple[str, str], Reading] = field(default_factory=dict)  # by key and text: each is read once
@@ -377,7 +378,7 @@ def _take_up(ledger: Ledger, view: View, rules: Rules) -> Decision:
             )
         )
     ledger = accept_all(settle(ledger, *settled) if settled else ledger, accepted)
-    if view.thread is not None:
+    if view.thread is not None and not view.is_partial:
         ledger, more = _settle_vanished(ledger, view.thread)
         notes += more
     return Decision(ledger, tuple(events), notes=tuple(notes))

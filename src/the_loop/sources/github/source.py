@@ -166,7 +166,10 @@ class GithubSource:
         place, number = self._place_of(ref)
         path = f"/repos/{place.name}/issues/{number}/timeline"
         found: dict[str, tuple[str | None, int | None]] = {}
-        for row in many((await walk_whole(self._client, path)).rows, Change, path):
+        changes = await walk_on(self._client, path)
+        if changes.gap:
+            raise SourceError(f"{path}: {changes.gap}")
+        for row in many(changes.rows, Change, path):
             name = (row.label.name or "").casefold() if row.label else ""
             if row.event == "labeled":
                 found[name] = (row.actor.login, row.actor.id) if row.actor else (None, None)
