@@ -100,6 +100,10 @@ class Dispatcher:
         """The deliveries that are waited for, and since when, epoch seconds."""
         return [(running.offer, running.since) for running in self._running.values()]
 
+    def deferred_key(self, ref: str) -> str | None:
+        """The key of the item's event that waits for its receiver to be free."""
+        return one.key if (one := self._deferred.get(ref)) is not None else None
+
     def deferred(self) -> dict[tuple[str, str], Deferral]:
         """By item and key, what waits for its receiver to be free."""
         return {(ref, one.key): one for ref, one in self._deferred.items()}

@@ -421,6 +421,8 @@ class Life:
             wake=None if self._setup.once else self._wake_for,
             offer=self._dispatcher.offer,
             tell=self.tell,
+            sessions=lambda: self._outbox.sessions,
+            deferred=self._dispatcher.deferred_key,
         )
         self._control = ControlServer(self._listening, self._setup.root.path, requests.verbs())
 

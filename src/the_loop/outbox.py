@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from the_loop.core import breaker
 from the_loop.core.decide import Decision, close_session, closing_event
@@ -38,7 +38,7 @@ from the_loop.core.outcomes import Policy, conclude, is_due, never_begun, withou
 from the_loop.counters import Counters
 from the_loop.deliveries import Deliveries, outcome_of
 from the_loop.ledgers import HeldItem, Ledgers
-from the_loop.runners.base import Offer, Runner, Status, Trace
+from the_loop.runners.base import Offer, Runner, Sessions, Status, Trace
 from the_loop.turns import Turns
 
 
@@ -127,6 +127,11 @@ class Outbox:
         """Where the offer runs, for people: a unit, for example; "" if the runner does not say."""
         place: Callable[[Offer], str] = getattr(self._runner, "place", lambda _: "")
         return place(offer)
+
+    @property
+    def sessions(self) -> Sessions | None:
+        """What sessions can be asked, where the runner keeps some."""
+        return cast("Sessions", self._runner) if getattr(self._runner, "keeps_sessions", False) else None
 
     def under_way(self, ref: str) -> list[Offer]:
         """The offers of this item that began, or will. Raises OSError, HeldItem."""

@@ -1,7 +1,7 @@
 """Requests of commands to the running poller: what each verb of the control socket does.
 
-The handlers wait for nothing: each is one step of the event loop, between two steps of cycles and deliveries. What
-they change takes effect at once: the item is offered, and its source is polled now.
+The handlers wait for nothing but the end of a session: each is one step of the event loop, between two steps of cycles
+and deliveries. What they change takes effect at once: the item is offered, and its source is polled now.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 from the_loop.authors import decide_author
 from the_loop.core.model import LoopError, Note
 from the_loop.overrides import Overrides, carry_out, text_of
+from the_loop.runners.base import Sessions
 
 _MOST_NAMED: Final = 50
 
@@ -54,6 +55,8 @@ class Requests:
         wake: Callable[[str | None], bool] | None,
         offer: Callable[[str], None],
         tell: Callable[[Note], None],
+        sessions: Callable[[], Sessions | None] = lambda: None,
+        deferred: Callable[[str], str | None] = lambda _: None,
     ) -> None:
         self._overrides = overrides
         self._authors = authors
@@ -61,10 +64,13 @@ class Requests:
         self._wake = wake
         self._offer = offer
         self._tell = tell
+        self._sessions = sessions
+        self._deferred = deferred
 
     def verbs(self) -> dict[str, Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]]:
         """The handlers by verb; each returns its answer, or raises LoopError."""
         own = {"wake": self.wake, "author": self.author}
+        own |= {"close": self.close, "deliver": self.deliver}
         return {**own, "retry": self.retry, "settle": self.settle, "reset": self.reset}
 
     async def wake(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,6 +94,28 @@ class Requests:
                 self._wake(owner)
         return _short({"login": login, "items": items})
 
+    async def close(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """End the session of an item; the next event of the item starts it again. Waits for its end."""
+        ref = text_of(request, "ref")
+        if not await self._kept().end(ref):
+            raise no_session("close", ref)
+        return {"ref": ref, "closed": True}
+
+    async def deliver(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Give a session the event that waits for its terminal, now."""
+        ref = text_of(request, "ref")
+        sessions, key = self._kept(), self._deferred(ref)
+        if key is None:
+            raise LoopError(f"cannot deliver to '{ref}': nothing waits for its terminal", "see `the-loop poll status`")
+        sessions.insist(ref)
+        self._offer(ref)
+        return {"ref": ref, "key": key}
+
+    def _kept(self) -> Sessions:
+        if (sessions := self._sessions()) is None:
+            raise LoopError("this poller keeps no sessions", "they are those of `session.runner: tmux`")
+        return sessions
+
     async def retry(self, request: Mapping[str, Any]) -> dict[str, Any]:
         answer = carry_out(self._overrides, "retry", request)
         for key in answer["retried"]:
@@ -110,6 +138,10 @@ class Requests:
         if owner is not None and self._wake is not None:
             self._wake(owner)
         return _short(answer)
+
+
+def no_session(what: str, ref: str) -> LoopError:
+    return LoopError(f"cannot {what} the session of '{ref}': it has none", "see `the-loop sessions list`")
 
 
 def _short(answer: dict[str, Any]) -> dict[str, Any]:

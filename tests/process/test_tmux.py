@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pty
 import random
+import select
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.poller import wait_for
-from support.terminals import Terminals
+from support.terminals import Terminals, unframed
 from the_loop.core.model import clean
 from the_loop.runners.pane import harmless
 
@@ -354,7 +358,8 @@ def test_text_when_the_program_reads_lines_is_one_line_or_a_file(tmp_path: Path)
         box.configure(session=session)
         ref = box.item("a", "x" * 6_000)
         poller = box.start()
-        lines = str(wait_for(lambda: (tmp_path / "lines").exists() and (tmp_path / "lines").read_text(), "a line"))
+        wait_for((tmp_path / "lines").exists, "a line")
+        lines = wait_for((tmp_path / "lines").read_text, "its text")
         box.comment("a", "c1", "do it;")
         wait_for(lambda: (tmp_path / "lines").read_text().count("\n") == 2, "another line")
 
@@ -363,3 +368,141 @@ def test_text_when_the_program_reads_lines_is_one_line_or_a_file(tmp_path: Path)
         assert path.read_text() == f"{ref}/spawn:1\n" + "x" * 6_000
         assert (tmp_path / "lines").read_text().splitlines()[1] == "do it;"
         assert poller.stop() == 0
+
+
+# --- people ---
+
+
+class Person:
+    """Somebody at a terminal of their own, who attached to a session."""
+
+    def __init__(self, argv: list[str], environ: Mapping[str, str]) -> None:
+        self.pid, self.terminal = pty.fork()
+        if self.pid == 0:
+            os.execvpe(argv[0], argv, {**environ, "TERM": "xterm"})
+        self.seen = b""
+
+    def sees(self, text: str) -> bool:
+        while select.select([self.terminal], [], [], 0.05)[0]:
+            try:
+                self.seen += os.read(self.terminal, 65536)
+            except OSError:
+                break
+        return text.encode() in self.seen
+
+    def types(self, keys: bytes) -> None:
+        os.write(self.terminal, keys)
+
+    def leave(self) -> None:
+        os.close(self.terminal)
+        os.waitpid(self.pid, 0)
+
+
+def sessions_of(box: Terminals) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(box.run("sessions", "list", "--json").out)
+    return found
+
+
+def test_sessions_when_listed_tell_what_they_work_on_and_whether_they_live(box: Terminals) -> None:
+    assert box.run("sessions").out == "no sessions\n"
+    ref = box.item("a", "please")
+    poller = box.start()
+    box.wait_messages(1)
+    wait_for(lambda: not box.pending(), "the receipt")
+
+    [one] = sessions_of(box)
+    assert (one["ref"], one["runner"], one["title"], one["unit"]) == (ref, "tmux", "a", None)
+    assert (one["alive"], one["attached"], one["lastDelivery"]) == (True, 0, f"{ref}/spawn:1")
+    page = box.run("sessions").out
+    assert f"{ref}  alive" in page
+    server = int(box.tmux("display-message", "-p", "#{pid}"))
+    os.kill(server, signal.SIGSTOP)
+    try:
+        [one] = sessions_of(box)
+    finally:
+        os.kill(server, signal.SIGCONT)
+    assert (one["alive"], one["attached"]) == (None, None)
+    os.kill(int(box.pane(ref, "pane_pid")), signal.SIGKILL)
+    wait_for(lambda: sessions_of(box)[0]["alive"] is False, "its end")
+    assert poller.stop() == 0
+
+
+def test_person_when_attached_sees_the_session_and_types_undisturbed(tmp_path: Path) -> None:
+    with Terminals(tmp_path, "prompt") as box:
+        ref = box.item("a", "please")
+        poller = box.start()
+        box.wait_messages(1)
+        wait_for(lambda: not box.pending(), "the receipt")
+        person = Person(box.argv("sessions", "attach", ref), {**box.environ, "TMUX": "/x,1,1"})
+        wait_for(lambda: person.sees("> "), "the session is shown")
+        assert sessions_of(box)[0]["attached"] == 1
+        person.types(b"half a li")
+        box.comment("a", "c1", "and this")
+        wait_for(lambda: deferred(box, ref), "it is deferred")
+        assert len(box.raw()) == 1
+
+        person.types(b"ne\r")
+        wait_for(lambda: len(box.raw()) == 3, "both")
+        assert box.raw()[1] == b"half a line"
+        assert unframed(box.raw()[2]) == f"{ref}/comment:c1\nand this"
+
+        person.leave()
+        assert box.pane(ref, "pane_dead") == "0"
+        assert poller.stop() == 0
+
+
+def test_person_when_attached_read_only_types_nothing(tmp_path: Path) -> None:
+    with Terminals(tmp_path, "prompt") as box:
+        ref = box.item("a", "please")
+        poller = box.start()
+        box.wait_messages(1)
+        person = Person(box.argv("sessions", "attach", "--read-only", ref), box.environ)
+        wait_for(lambda: person.sees("> "), "the session is shown")
+        person.types(b"this is not typed\r")
+        time.sleep(0.3)
+        box.comment("a", "c1", "and this")
+
+        assert box.wait_messages(2)[1] == f"{ref}/comment:c1\nand this"
+        person.leave()
+        assert poller.stop() == 0
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_session_when_closed_by_a_person_is_started_again_by_the_next_event(box: Terminals, is_running: bool) -> None:
+    ref = box.item("a", "please")
+    poller = box.start()
+    box.wait_messages(1)
+    wait_for(lambda: not box.pending(), "the receipt")
+    pid = int(box.pane(ref, "pane_pid"))
+    if not is_running:
+        assert poller.stop() == 0
+
+    assert box.run("sessions", "close", ref).code == 0
+
+    assert not Path(f"/proc/{pid}").exists()
+    assert sessions_of(box) == []
+    again = box.run("sessions", "close", ref)
+    assert (again.code, "it has none" in again.err) == (1, True)
+    if not is_running:
+        poller = box.start()
+    box.comment("a", "c1", "and this")
+    messages = box.wait_messages(3)
+    assert "please" in messages[1]
+    assert messages[2] == f"{ref}/comment:c1\nand this"
+    assert poller.stop() == 0
+
+
+def test_event_when_a_person_insists_is_typed_whatever_is_in_its_way(box: Terminals) -> None:
+    ref = box.item("a", "please")
+    poller = box.start()
+    box.wait_messages(1)
+    wait_for(lambda: not box.pending(), "the receipt")
+    assert box.run("sessions", "deliver", ref).code == 1
+    box.tmux("copy-mode", "-t", box.pane(ref, "pane_id"))
+    box.comment("a", "c1", "and this")
+    wait_deferred(box, ref, "copy-mode")
+
+    assert box.run("sessions", "deliver", ref).out == f"to be delivered: {ref}/comment:c1\n"
+
+    assert box.wait_messages(2)[1] == f"{ref}/comment:c1\nand this"
+    assert poller.stop() == 0

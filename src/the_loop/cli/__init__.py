@@ -24,6 +24,7 @@ _GROUPS: Final = {
     "report": "Write an HTML page about a span of time.",
     "trace": "Show the life of one item or one event.",
     "ledger": "Show and change the records of items.",
+    "sessions": "Show, attach to and close sessions in terminals.",
     "authors": "Show the accounts of authors, decide about changed ones.",
     "once": "Run a command once for an id: for receivers.",
     "config": "Check and show the configuration.",

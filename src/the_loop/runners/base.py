@@ -113,6 +113,16 @@ class RunnerSite:
     tell: Callable[[Note], None]  # of events in `eventlog.CATALOG`
 
 
+class Sessions(Protocol):
+    """What else a runner can do that has a session for each item, and says so by `keeps_sessions`."""
+
+    async def end(self, ref: str) -> bool:
+        """End the session of this item; False if there is none. Raises OSError where that cannot be found out."""
+
+    def insist(self, ref: str) -> None:
+        """Give the session the next event of this item, whatever its terminal shows."""
+
+
 class Runner(Protocol):
     """Starts the operator's command, or writes to a session. The module's docstring has the rules."""
 

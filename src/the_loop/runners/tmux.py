@@ -96,7 +96,9 @@ class Held(Exception):
 
 
 class TmuxRunner:
-    """Satisfies `runners.base.Runner`."""
+    """Satisfies `runners.base.Runner` and `runners.base.Sessions`."""
+
+    keeps_sessions = True
 
     def __init__(self, server: Server, store: Store, settings: Settings, tell: Callable[[Note], object]) -> None:
         self._server = server
@@ -104,6 +106,7 @@ class TmuxRunner:
         self._settings = settings
         self._tell = tell
         self._turns: dict[str, asyncio.Lock] = {}
+        self._insisted: set[str] = set()  # items whose next event is typed whatever the terminal shows
         self._typed: set[str] = set()  # numbers of texts that this process saw in their sessions
 
     async def deliver(self, offer: Offer) -> Outcome:
@@ -231,6 +234,7 @@ class TmuxRunner:
             after = await session.paste(state, number, content, prompt=look.left, label=label, lock_fd=lock_fd)
             if after is not None and after.typed == number:
                 self._typed.add(number)
+                self._insisted.discard(offer.ref)
                 return True
             self._take_back(offer.stem)
             return None
@@ -264,11 +268,11 @@ class TmuxRunner:
 
     async def _ready(self, session: Session, offer: Offer, payload: Mapping[str, Any]) -> tuple[State, Look]:
         """The session, with a program that waits for a text. Raises CannotStart, Held, NotNow, OSError."""
-        state = await self._running(session, offer)
+        state = await self._running(session, offer, payload)
         if state.typed != state.submitted:
             await self._read(session, state.typed, state.place)
             state = await self._expected(session)
-        look = await self._waits_for_text(session, state)
+        look = await self._waits_for_text(session, state, offer.ref)
         text = self._settings.prompts.resumed(payload, self._store.told(offer.ref)) if state.needs_thread else ""
         if text:
             number = new_number()
@@ -276,7 +280,7 @@ class TmuxRunner:
             after = await session.paste(state, number, content, prompt=look.left, label=None)
             if after is None or after.typed != number or not await self._read(session, number, after.place):
                 raise NotNow("the session is starting")
-            look = await self._waits_for_text(session, await self._expected(session))
+            look = await self._waits_for_text(session, await self._expected(session), offer.ref)
         return await self._expected(session), look
 
     async def _expected(self, session: Session) -> State:
@@ -285,7 +289,7 @@ class TmuxRunner:
             raise NotNow("the program of the session ended")
         return state
 
-    async def _running(self, session: Session, offer: Offer) -> State:
+    async def _running(self, session: Session, offer: Offer, payload: Mapping[str, Any]) -> State:
         """The session with a program that runs: started, or started again. Raises CannotStart, Held."""
         await self._server.start()
         state = await session.state()
@@ -302,7 +306,8 @@ class TmuxRunner:
         if problem := missing(program):
             raise CannotStart(problem)
         if handle is None or handle.name != session.name:
-            self._store.save(Handle(offer.ref, session.name, since=time.time()))
+            url, title = (str(payload.get(name) or "") for name in ("url", "title"))
+            self._store.save(Handle(offer.ref, session.name, time.time(), url, title))
         if state is None:
             await session.create(offer.ref, program, needs_thread=told)
         else:
@@ -318,9 +323,12 @@ class TmuxRunner:
             place = {"socket": str(self._server.socket()), "server": state.server, "unit": self._server.unit()}
             self._store.save(handle.changed(program=program, pane=state.pane, **place))
 
-    async def _waits_for_text(self, session: Session, state: State) -> Look:
+    async def _waits_for_text(self, session: Session, state: State, ref: str) -> Look:
         """A look at a program that waits for a text. Raises NotNow, OSError."""
         look = await session.look(state)
+        if ref in self._insisted and not state.is_off:
+            await session.leave_mode(state)
+            return look
         if state.prompt is None:
             look = await self._started(session, state, look)
         if state.is_off:
@@ -430,11 +438,18 @@ class TmuxRunner:
     # --- the end ---
 
     async def _close_session(self, offer: Offer) -> Outcome:
-        await self.end(offer.ref)
+        await self.end(offer.ref, keeps_told=False)
         return self._recorded(offer, Outcome(Verdict.DELIVERED))
 
-    async def end(self, ref: str) -> bool:
-        """End the session of this item; False if there was none. Raises OSError."""
+    def insist(self, ref: str) -> None:
+        """Give the session the next event of this item, whatever its terminal shows."""
+        self._insisted.add(ref)
+
+    async def end(self, ref: str, *, keeps_told: bool = True) -> bool:
+        """End the session of this item; False if there was none. Raises OSError.
+
+        With `keeps_told` the next event starts it again with what came before.
+        """
         session = Session(self._server, session_name(ref))
         state = await session.state()
         if state is not None:
@@ -445,7 +460,7 @@ class TmuxRunner:
             else:
                 await session.kill()
                 await self._hang_up(program)
-        self._store.forget(ref)
+        self._store.forget(ref, keeps_told=keeps_told)
         return state is not None
 
     async def _hang_up(self, program: Identity | None) -> None:

@@ -117,4 +117,6 @@ def _prompts(section: TmuxSession) -> prompts.Prompts:
         "resume": section.resume_prompt,
         "close": section.close_prompt,
     }
+    if "close" not in section.kinds:
+        named["close"] = None
     return prompts.Prompts(**{name: text for name, text in named.items() if text is not None})

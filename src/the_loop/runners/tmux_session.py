@@ -237,6 +237,10 @@ class Session:
         done = f"set-option -t {pane} @submitted {number} ; send-keys -t {pane} Enter"
         await self._asked("if-shell", "-F", "-t", pane, is_due, done)
 
+    async def leave_mode(self, state: State) -> None:
+        """Leave copy mode and its like. Raises Unanswered."""
+        await self._asked("copy-mode", "-q", "-t", state.pane)
+
     async def kill(self) -> None:
         """End it. Raises Unanswered."""
         try:

@@ -9,6 +9,7 @@ A handle is written before what it says is done, and lost handles do no harm: se
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import os
@@ -31,6 +32,8 @@ class Handle:
     ref: str
     name: str
     since: float  # epoch seconds
+    url: str = ""
+    title: str = ""
     resumes: int = 0
     socket: str = ""
     server: str = ""  # "pid:starttime:boot"
@@ -50,6 +53,8 @@ class Handle:
             "schema": 1,
             "ref": self.ref,
             "runner": "tmux",
+            "url": self.url,
+            "title": self.title,
             "name": self.name,
             "since": timestamp(self.since),
             "sinceEpoch": self.since,
@@ -70,6 +75,8 @@ def handle_of(said: Mapping[str, Any]) -> Handle | None:
         ref=said["ref"],
         name=said["name"],
         since=float(since) if isinstance(since, int | float) else 0.0,
+        url=str(said.get("url") or ""),
+        title=str(said.get("title") or ""),
         resumes=resumes if isinstance(resumes, int) else 0,
         socket=str(said.get("socket") or ""),
         server=str(said.get("server") or ""),
@@ -156,10 +163,24 @@ class Store:
         replace_file(path, text.encode(), sync=False)
         return path
 
-    def forget(self, ref: str) -> None:
+    def handles(self) -> list[Handle]:
+        """All that can be used, by ref. Raises OSError."""
+        found = []
+        try:
+            names = sorted(self._sessions.glob("*.json"))
+        except FileNotFoundError:
+            return []
+        for path in names:
+            with contextlib.suppress(FileNotFoundError, ValueError):
+                if (handle := handle_of(read_json_object(path))) is not None:
+                    found.append(handle)
+        return sorted(found, key=lambda one: one.ref)
+
+    def forget(self, ref: str, *, keeps_told: bool) -> None:
         """Raises OSError."""
         self._handle(ref).unlink(missing_ok=True)
-        self._told(ref).unlink(missing_ok=True)
+        if not keeps_told:
+            self._told(ref).unlink(missing_ok=True)
         for path in (self._folder / "texts").glob(f"{glob.escape(slug(f'{ref}/'))}*.txt"):
             path.unlink(missing_ok=True)
 
