@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -267,6 +268,63 @@ class TestLate:
 
         assert world.ids(number) == ["spawn:1", "review:1001", "review_comment:1001"]
 
+    @in_real_loop
+    async def test_review_comment_when_it_comes_late_among_others_then_is_delivered_within_a_sweep(
+        self, tmp_path: Path
+    ) -> None:
+        """The list has a comment of an earlier review, again and again: it accounts for no new one."""
+        world, number = await begun(tmp_path, Rules(reviews_move_issue=False), pull_request=True)
+        other = world.add_issue(pull_request=True)
+        await world.cycle()
+        write(world.github, number, Kind.REVIEW_COMMENT)
+        await world.cycle(times=40)
+        written = world.clock() - 7200
+        review = world.github.review(REPO, number, created=written, visible=world.clock())
+        world.github.review_comment(
+            REPO, number, review_id=review, created=written, updated=written, visible=world.clock()
+        )
+        for _ in range(31):
+            write(world.github, other, Kind.REVIEW_COMMENT)
+            await world.cycle()
+
+        assert world.ids(number) == ["spawn:1", "review_comment:1001", "review_comment:1002"]
+
+    @in_real_loop
+    async def test_review_with_a_text_when_it_comes_late_then_its_comments_on_lines_are_delivered(
+        self, tmp_path: Path
+    ) -> None:
+        world = scene(tmp_path, Rules(reviews_move_issue=False))
+        number, written = world.add_issue(pull_request=True), world.clock() - 3600
+        review = world.github.review(REPO, number, body="Some notes.", created=written)
+        shown = world.clock() + 40 * 60
+        world.github.review_comment(REPO, number, review_id=review, created=written, updated=written, visible=shown)
+        hidden = world.github.fail(r"/reviews", edited(lambda _: []), times=None)
+        await world.cycle(times=41)
+        world.github.faults.remove(hidden)
+        await world.cycle(times=31)
+
+        assert sorted(world.ids(number)) == ["review:1001", "review_comment:1001", "spawn:1"]
+
+    @pytest.mark.parametrize("pull_request", [False, True])
+    @in_real_loop
+    async def test_row_when_an_earlier_version_wrote_the_cursor_then_is_delivered(
+        self, tmp_path: Path, pull_request: bool
+    ) -> None:
+        world, number = await begun(tmp_path, Rules(reviews_move_issue=False), pull_request=pull_request)
+        await world.cycle(times=40)
+        as_before_counting(world)
+        world = world.restart()
+        await world.cycle(times=31)
+        written, shown = world.clock() - 7200, world.clock()
+        if pull_request:
+            review = world.github.review(REPO, number, created=written, visible=shown)
+            world.github.review_comment(REPO, number, review_id=review, created=written, updated=written, visible=shown)
+        else:
+            world.github.comment(REPO, number, created=written, updated=written, visible=shown)
+        await world.cycle(times=31)
+
+        assert len(world.ids(number)) == 2
+
     @pytest.mark.parametrize("kind", list(Kind))
     @in_real_loop
     async def test_what_people_write_when_it_comes_at_once_then_costs_no_full_re_read(
@@ -280,6 +338,19 @@ class TestLate:
 
         assert not [one.target for one in world.github.log[seen:] if f"/issues/{number}/comments" in one.target]
         assert len(world.ids(number)) == 2
+
+
+def as_before_counting(world: World) -> None:
+    """Make the cursor one of a version that kept neither the number of comments nor the ids of reviews."""
+    path, cursor = world.root.cursor("github"), world.cursor()
+    record = cursor["position"]["repos"][REPO]
+    for page in record["pages"]:
+        del page["is_counted"]
+        page["rows"] = [row[:6] for row in page["rows"]]
+    for pages in record["reviews"].values():
+        for page in pages:
+            del page["ids"]
+    path.write_text(json.dumps(cursor))
 
 
 def linked_to(page: int) -> faults.Effect:

@@ -63,10 +63,13 @@ def is_another_repository(poll: RepositoryPoll) -> bool:
 
 
 def _to_ask(poll: RepositoryPoll, page: Page, monitored: Mapping[bool, bool]) -> Asked:
-    """Request a page with items that are not known yet without a validator: one request instead of one per item."""
+    """Request a page with items that are not known yet without a validator: one request instead of one per item.
+
+    So is one that an earlier version read, which did not keep how many comments its items have.
+    """
     numbers = (row.number for row in page.rows if monitored[row.is_pull])
     is_wanted = any(number not in poll.known and number not in poll.kept for number in numbers)
-    return Asked(page.path, "" if is_wanted else page.etag, page.size)
+    return Asked(page.path, page.etag if page.is_counted and not is_wanted else "", page.size)
 
 
 def _read(poll: RepositoryPoll, part: Part) -> Page:
@@ -85,7 +88,7 @@ def _read(poll: RepositoryPoll, part: Part) -> Page:
         )
         for issue in issues
     ]
-    return Page(asked.path, asked.etag, asked.size, rows)
+    return Page(asked.path, asked.etag, asked.size, rows, is_counted=True)
 
 
 def _thin(poll: RepositoryPoll, row: Row) -> WorkItem:

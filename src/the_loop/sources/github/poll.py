@@ -54,6 +54,7 @@ class RepositoryPoll:
     streams: dict[Kind, Stream | None] = field(default_factory=dict)
     entries: dict[int, list[Entry]] = field(default_factory=dict)
     stirred: set[int] = field(default_factory=set)  # pull requests with news that may come with a review
+    met: set[str] = field(default_factory=set)  # reviews of which the list of all has a new comment on a line
     left: dict[int, Left] = field(default_factory=dict)
     away: dict[int, str] = field(default_factory=dict)  # items that lost their label, with validators
     unlabelled: list[int] = field(default_factory=list)  # those of them that were found so in this poll

@@ -36,15 +36,16 @@ class Asked(Struct, frozen=True):
 
 
 class Reviews(Asked, frozen=True):
-    """One page of the reviews of a pull request. `bare`: those that say nothing but what their line comments say."""
+    """One page of the reviews of a pull request, with their ids; None if an earlier version read it."""
 
-    bare: int | None = None
+    ids: list[int] | None = None
 
 
 class Page(Asked, frozen=True):
-    """One page of the item list."""
+    """One page of the item list. `is_counted`: its rows say how many comments they have, if the server does."""
 
     rows: list[Row]
+    is_counted: bool = False
 
 
 class Stream(Struct, frozen=True):

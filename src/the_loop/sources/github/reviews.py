@@ -3,11 +3,14 @@
 Requested are those that are *hot*: their row changed, a comment on a line is new, or they ended a short while ago; and
 in each poll one in thirty of the others, since a review may change nothing else. All pages of a list are requested
 with their validators: a review that was pending appears among older ones, on any page.
+
+A review may come to light late, with comments on lines that have an old date and are in no list from then on. If there
+is one whose comments cannot have been listed, its pull request needs a full re-read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from the_loop.core.model import Kind
@@ -61,7 +64,9 @@ def _swept(poll: RepositoryPoll, here: set[int]) -> set[int]:
 async def _read(client: Client, poll: RepositoryPoll, number: int) -> None:
     path = f"/repos/{poll.name}/pulls/{number}/reviews"
     before = poll.reviews.get(number, [])
-    found = await validated_pages(client, path, before)
+    seen = {id_ for page in before for id_ in page.ids or ()}
+    is_known = bool(before) and all(page.ids is not None for page in before)
+    found = await validated_pages(client, path, before if is_known else ())
     poll.reviews[number] = []
     for place, part in enumerate(found.parts):
         if part.answer.is_unchanged:
@@ -70,24 +75,20 @@ async def _read(client: Client, poll: RepositoryPoll, number: int) -> None:
         rows = many(part.answer.value, Review, path)
         poll.add(number, to_reviews(rows))
         poll.reviews[number].append(to_page(part.asked, rows))
-    if _more_bare(before, poll.reviews[number]) > _met(poll, number):
-        poll.behind.add(number)
+        if is_known and any(_is_late(poll, row) for row in rows if row.id not in seen):
+            poll.behind.add(number)
     if found.gap:
         raise SourceError(f"{path}: {found.gap}")
 
 
 def to_page(asked: Asked, rows: Iterable[Review]) -> Reviews:
     """The page as it is kept, with these rows."""
-    return Reviews(asked.path, asked.etag, asked.size, sum(not row.says_something for row in rows))
+    return Reviews(asked.path, asked.etag, asked.size, [row.id for row in rows if not row.is_pending])
 
 
-def _more_bare(before: Sequence[Reviews], now: Sequence[Reviews]) -> int:
-    """How many reviews came that only group comments on lines; 0 if it was not counted before."""
-    if not before or any(page.bare is None for page in before):
-        return 0
-    return sum(page.bare or 0 for page in now) - sum(page.bare or 0 for page in before)
-
-
-def _met(poll: RepositoryPoll, number: int) -> int:
-    """The reviews of which this poll has a comment on a line. Another new one has some that came to light late."""
-    return len({entry.group for entry in poll.entries.get(number, ()) if entry.kind is Kind.REVIEW_COMMENT})
+def _is_late(poll: RepositoryPoll, row: Review) -> bool:
+    """True for a new review with comments on lines, none of which is new, or from before the list of these begins."""
+    if row.is_pending or row.group in poll.met:
+        return False
+    stream = poll.streams.get(Kind.REVIEW_COMMENT) or poll.old.review_comment
+    return not row.says_something or (stream is not None and row.created_at < stream.since)

@@ -123,9 +123,13 @@ class Review(Struct, frozen=True):
         return {"verdict": clean(self.state).lower()}
 
     @property
+    def is_pending(self) -> bool:
+        return self.state == "PENDING"
+
+    @property
     def says_something(self) -> bool:
         """False for a pending review, and for one that only groups comments on lines."""
-        return self.state != "PENDING" and (self.state != "COMMENTED" or bool((self.body or "").strip()))
+        return not self.is_pending and (self.state != "COMMENTED" or bool((self.body or "").strip()))
 
 
 class Repository(Struct, frozen=True):

@@ -58,6 +58,7 @@ async def _read(client: Client, poll: RepositoryPoll, kind: Kind, old: Stream | 
         is_new = old is None or row.updated_at > old.newest or (row.updated_at >= late and row.id not in seen)
         if kind is Kind.REVIEW_COMMENT and is_new:
             poll.stirred.add(row.number)
+            poll.met.add(row.group)
         elif is_new and row.updated_at == row.created_at:
             poll.arrived[row.number] += 1
     newest = min(max((row.updated_at for row in rows), default=""), whole_second(poll.now))
