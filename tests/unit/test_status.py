@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import pty
 import re
+import select
+import signal
 import subprocess
 import sys
 import time
@@ -16,7 +19,7 @@ import pytest
 from the_loop import __version__
 from the_loop.cli import page as page_module
 from the_loop.cli.page import rows
-from the_loop.cli.status import Seen, exit_code, page, report_of
+from the_loop.cli.status import WATCH_S, Seen, exit_code, page, report_of
 from the_loop.core.model import timestamp
 from the_loop.lock import Probe, Sight
 from the_loop.processes import Identity
@@ -166,7 +169,7 @@ def test_page_when_there_is_much_of_one_kind_then_the_rest_is_counted() -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        {"work": [7, {}, {"state": 3}, {"state": "running", "since": {}}]},
+        {"work": [7, {}, {"state": 3}, {"state": []}, {"state": "running", "since": {}}]},
         {"attention": [7, {}, {"command": "x"}]},
         {"sources": [{}]},
         {"sources": [{"lastCycle": {"startedAt": 7}, "nextCycleAt": [], "overlooked": []}]},
@@ -234,3 +237,62 @@ def test_source_on_standby_when_shown_then_names_the_holder() -> None:
     shown = text(busy() | {"sources": [held]})
 
     assert "source bot (telegram): standby: held by 4712:99 (stopped by a signal)," in shown
+
+
+class Watched:
+    """`poll status --watch` on a terminal; `until` gives what it wrote up to a text."""
+
+    def __init__(self, root: Path) -> None:
+        self.terminal, inside = pty.openpty()
+        command = [sys.executable, "-m", "the_loop", "--state-root", str(root), "poll", "status", "--watch"]
+        environ = {**os.environ, "TERM": "xterm"}
+        self.process = subprocess.Popen(command, stdin=inside, stdout=inside, stderr=inside, env=environ)
+        os.close(inside)
+
+    def until(self, text: str) -> str:
+        seen = ""
+        while text not in seen:
+            ready, _, _ = select.select([self.terminal], [], [], 20)
+            assert ready, f"{text!r} did not come, but {seen!r}"
+            seen += os.read(self.terminal, 65536).decode()
+        return seen
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Watched]:
+    one = Watched(tmp_path)
+    try:
+        one.until("not running")
+        one.until("\x1b[J")
+        yield one
+    finally:
+        one.process.kill()
+        one.process.wait()
+        os.close(one.terminal)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_watch_when_it_is_ended_then_leaves_the_terminal_as_it_was(watched: Watched, number: signal.Signals) -> None:
+    watched.process.send_signal(number)
+
+    watched.until("\x1b[?25h\x1b[?1049l")
+    assert watched.process.wait(20) == (3 if number == signal.SIGINT else 128 + number)
+
+
+def test_watch_when_it_is_put_aside_then_the_shell_gets_its_screen(watched: Watched) -> None:
+    watched.process.send_signal(signal.SIGTSTP)
+    watched.until("\x1b[?25h\x1b[?1049l")
+    os.waitid(os.P_PID, watched.process.pid, os.WSTOPPED)
+    watched.process.send_signal(signal.SIGCONT)
+
+    watched.until("\x1b[?1049h")
+    watched.until("not running")
+
+
+def test_watch_when_the_window_changes_then_is_drawn_at_once(watched: Watched) -> None:
+    began = time.monotonic()
+    for _ in range(10):
+        watched.process.send_signal(signal.SIGWINCH)
+        watched.until("not running")
+
+    assert time.monotonic() - began < 10 * WATCH_S / 2

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +25,7 @@ from the_loop.supervision.unit import recorded_unit, state_of, unit_of
 Report = dict[str, Any]
 SHOWN: Final = 10  # events in one state
 WATCH_S: Final = 2.0
+_WAITED_FOR: Final = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGTERM, signal.SIGHUP)
 _OF_HEARTBEAT: Final = (
     *("version", "writtenAt", "configuration", "lastGoodCycleAt", "pending", "uncertain", "held", "gaveUp"),
     *("attention", "work", "workOmitted", "heldItems", "leftAlone", "paused", "longestBlock"),
@@ -81,19 +84,33 @@ def watch(root: StateRoot, typed: Callable[[str], str], *, as_json: bool) -> NoR
     """Show it again and again, on a terminal in its place, until the user has seen enough."""
     is_page = sys.stdout.isatty() and not as_json
     code = 0
-    whole_screen(is_on=True) if is_page else None
+    if is_page:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
+        whole_screen(is_on=True)
     try:
         while True:
             seen = see(root, typed)
             code = exit_code(seen)
             redraw(page(seen)) if is_page else show(seen, as_json=as_json)
             sys.stdout.flush()
-            time.sleep(WATCH_S)
+            _obey_signal() if is_page else time.sleep(WATCH_S)
     except (KeyboardInterrupt, BrokenPipeError):
         pass
     finally:
         whole_screen(is_on=False) if is_page else None
     raise SystemExit(code)
+
+
+def _obey_signal() -> None:
+    """Wait until the page is due again. No signal leaves the terminal as the page needs it."""
+    came = signal.sigtimedwait(_WAITED_FOR, WATCH_S)
+    if came is None or came.si_signo == signal.SIGWINCH:
+        return
+    if came.si_signo != signal.SIGTSTP:
+        raise SystemExit(128 + came.si_signo)
+    whole_screen(is_on=False)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    whole_screen(is_on=True)
 
 
 def exit_code(seen: Seen, *, is_check: bool = False) -> int:
@@ -225,7 +242,7 @@ def _queue(report: Report, now: float) -> Iterator[Line]:
     if report["paused"]:
         yield Line(f" {report['paused']}", head="deliveries paused:", style="bad")
     order = list(_WORK)
-    work = [one for one in report["work"] or [] if isinstance(one, dict) and one.get("state") in _WORK]
+    work = [one for one in report["work"] or [] if isinstance(one, dict) and one.get("state") in order]
     work.sort(key=lambda one: order.index(one["state"]))
     for state, found in groupby(work, key=lambda one: str(one["state"])):
         yield from _in_state(state, list(found), now)
