@@ -18,6 +18,7 @@ from support.github.stories import COMMENTS, LINGER_CYCLES, LISTING, begun, edit
 from support.github.values import Answer, Kind, Rules
 from support.world import REPO, World, in_real_loop, scene
 from the_loop.core.model import Outcome, Verdict
+from the_loop.sources.github.page_sizes import PageSizes
 
 BEHIND = faults.reply(422, {"message": "In order to keep the API fast for everyone, pagination is limited"})
 WHOLE_PAGES = r"per_page=100"
@@ -186,6 +187,28 @@ class TestTooHeavy:
 
         assert world.ids(number) == ["spawn:1", "comment:1001"]
         assert fault.hits == 2
+
+    @pytest.mark.parametrize("interval_s", [60, 900])
+    @in_real_loop
+    async def test_list_when_whole_pages_time_out_then_is_read_also_if_each_cycle_is_a_process(
+        self, tmp_path: Path, interval_s: int
+    ) -> None:
+        world, number = await begun(tmp_path, interval_s=interval_s)
+        fault = too_heavy(world, faults.hang(), "/issues/comments")
+        world.github.comment(REPO, number)
+        for _ in range(3):
+            world = world.restart()
+            world.client.page_sizes = PageSizes(world.clock, tmp_path / "root" / "sizes.d" / "page-sizes.json")
+            await world.cycle()
+
+        assert (world.ids(number), fault.hits) == (["spawn:1", "comment:1001"], 2)
+
+    @pytest.mark.parametrize("content", ["", "[]", '{"/repos": 1}', '{"/repos": [1e400, -1, true]}'])
+    def test_file_when_it_is_damaged_then_pages_are_whole(self, tmp_path: Path, content: str) -> None:
+        file = tmp_path / "page-sizes.json"
+        file.write_text(content)
+
+        assert PageSizes(lambda: 1e9, file).of("/repos") == 100
 
     @in_real_loop
     async def test_list_when_a_page_is_larger_than_we_read_then_is_read_in_smaller_ones(self, tmp_path: Path) -> None:

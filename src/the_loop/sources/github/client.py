@@ -95,6 +95,7 @@ class Client:
         api_version: str = GITHUB_API_VERSION,
         transport: httpx2.AsyncBaseTransport | None = None,
         first_limiter: RateLimiter | None = None,
+        page_sizes: PageSizes | None = None,
     ) -> None:
         self._base = normal(api_url).rstrip("/")
         self._token = token
@@ -109,7 +110,7 @@ class Client:
         }
         self._http = Http(headers, transport)
         self._limiter = first_limiter  # of the token of the last request
-        self.page_sizes = PageSizes(now)
+        self.page_sizes = page_sizes or PageSizes(now)
         self._requests = 0
 
     async def get(self, path: str, etag: str = "") -> Answer:

@@ -52,6 +52,7 @@ def build(section: GithubSection, site: SourceSite) -> Source:
     # an HTTP client takes longer to load than everything else together: only a source that is built pays for it
     from the_loop.authors import Authors
     from the_loop.sources.github.client import Client
+    from the_loop.sources.github.page_sizes import PageSizes
     from the_loop.sources.github.repositories import Repositories
     from the_loop.sources.github.source import GithubSource
     from the_loop.sources.github.token import VARIABLES, github_token
@@ -71,6 +72,7 @@ def build(section: GithubSection, site: SourceSite) -> Source:
         first_limiter=limiter if section.token_command else None,
         limiters=site.limiters,
         api_version=section.api_version,
+        page_sizes=PageSizes(time.time, site.folder / "page-sizes.json"),
     )
     repositories = Repositories(StateRoot(site.root).repositories)
     return GithubSource(

@@ -114,7 +114,7 @@ async def _in_pages_of_any_size(client: Client, path: str, read: Callable[[int],
             if not sizes.shrink(path, at_once=error.is_sure):
                 raise
         except Silent:  # it took its time: the next poll goes on
-            sizes.shrink(path)
+            sizes.shrink(path, is_slow=True)
             raise
 
 
