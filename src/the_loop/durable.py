@@ -78,6 +78,14 @@ def fsync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def make_folders(path: Path) -> None:
+    """Make the directory `path` and those above it that are missing, each 0700 and flushed. Raises OSError."""
+    missing = [folder for folder in (path, *path.parents) if not folder.is_dir()]
+    for folder in reversed(missing):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        fsync_directory(folder.parent)
+
+
 class IrregularFile(OSError):
     """The path is not a regular file of acceptable size; trying again does not help."""
 

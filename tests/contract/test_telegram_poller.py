@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from support.fuse import Crash, Fuse
+from support.github.faults import reply
 from support.telegram.fake import ALICE, BOB, FORUM, GROUP, QUIET_S, conflict, throttled
 from support.telegram.world import TelegramWorld, claims_in, telegram_scene
 from support.world import in_real_loop
@@ -255,12 +256,29 @@ async def test_malformed_updates_are_named_and_the_others_arrive(tmp_path: Path)
         world.telegram.add_raw({"message": message})
     world.telegram.add_raw({"message": {"chat": chat, "text": {"a": 1}, "date": 5, "message_id": 5, "entities": 7}})
     world.telegram.add_raw({"poll": []})
+    world.telegram.add_raw({"update_id": None, "message": {}})
     world.telegram.say(ALICE, "good", entities=[{"type": "code", "offset": -1, "length": 10**9}, 5])
     await world.cycle()
     assert "is left out: its message is not an object" in world.watched.error
+    assert "1 updates without an id are left out" in world.watched.error
     await world.cycle(times=2)
 
     assert (world.state, world.texts(ALICE), world.telegram.waiting) == ("ok", ["good"], [])
+
+
+@in_real_loop
+async def test_answer_that_is_nested_without_end_is_a_failure_of_the_server(tmp_path: Path) -> None:
+    world = telegram_scene(tmp_path)
+    for depth in (300, 900, 5000, 100_000):
+        nested = b'{"ok": true, "result": [{"update_id": 1, "message": ' + b"[" * depth + b"]" * depth + b"}]}"
+        world.telegram.fail("getUpdates", reply(200, nested))
+        await world.cycle()
+        assert not [note for note in world.notes if "unexpected" in str(note.fields)]
+        world.clock.run(600)
+    world.telegram.say(ALICE, "please")
+    await world.cycle(times=3)
+
+    assert world.texts(ALICE) == ["please"]
 
 
 @in_real_loop

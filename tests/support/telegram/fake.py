@@ -286,7 +286,7 @@ class FakeTelegram:
         self._drop_old()
         offset = int(parameters.get("offset", 0))
         if offset > 0:
-            self._kept = [kept for kept in self._kept if kept.update.get("update_id", 0) >= offset]
+            self._kept = [kept for kept in self._kept if (kept.update.get("update_id") or 0) >= offset]
         elif offset < 0:
             self._kept = self._kept[offset:]
 

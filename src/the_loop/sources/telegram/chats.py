@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from the_loop.core.model import WorkItem, explain
-from the_loop.durable import fsync_directory, read_json_object, read_regular, write_durably
+from the_loop.durable import make_folders, read_json_object, read_regular, write_durably
 from the_loop.sources.base import SourceError
 from the_loop.sources.telegram.transcript import SCHEMA, Transcript, decode, encode
 from the_loop.state import slug, unslug
@@ -122,7 +122,7 @@ class Chats:
             return  # known; or it is a chat of its own by now
         path = self._folder / f"{_MOVED}{new}.json"
         try:
-            self._make()
+            make_folders(self._folder)
             write_durably(path, encode({"schema": SCHEMA, "old": old}))
         except OSError as error:
             raise SourceError(f"cannot write '{path}': {explain(error)}") from error
@@ -142,7 +142,7 @@ class Chats:
 
     def write(self, transcript: Transcript) -> None:
         """Raises OSError, with the old one in its place."""
-        self._make()
+        make_folders(self._folder)
         write_durably(self.path(transcript.ref), encode(transcript))
         path, head = self.path(transcript.ref), _head_of(transcript)
         self.heads[transcript.ref] = head
@@ -151,16 +151,6 @@ class Chats:
 
     def path(self, ref: str) -> Path:
         return self._folder / f"{slug(ref)}.json"
-
-    def _make(self) -> None:
-        made = []
-        for folder in (self._folder, *self._folder.parents):
-            if folder.is_dir():
-                break
-            made.append(folder)
-        for folder in reversed(made):
-            folder.mkdir(mode=0o700, exist_ok=True)
-            fsync_directory(folder.parent)
 
 
 def _signature(path: Path) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from the_loop.core.model import Note, explain
+from the_loop.durable import make_folders
 from the_loop.lock import LockBusy, LockHeld, LockUnusable, RunLock
 from the_loop.processes import Identity
 from the_loop.sources.base import SourceError
@@ -51,7 +52,7 @@ class Claim:
         if self._is_held(folder):
             return folder, ""
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folders(folder)
             self._lock = RunLock.attempt(folder, CLAIM)
         except LockHeld as held:
             return folder, self._refused(folder, _shown(held.holder))

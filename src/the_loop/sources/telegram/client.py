@@ -140,8 +140,10 @@ def _retry_after_s(answer: Mapping[str, Any]) -> float | None:
 
 
 def _decoded(content: bytes) -> Mapping[str, Any]:
+    """The object that was sent, of which every part can be written again; an empty one for anything else."""
     try:
         answer = json.loads(content)
+        json.dumps(answer)  # may be nested too deeply for that only
     except (ValueError, RecursionError):
         return {}
     return answer if isinstance(answer, dict) else {}

@@ -57,6 +57,7 @@ class Fetching:
         self._turn = 0
         self._request: asyncio.Task[Sequence[Any]] | None = None  # under way, also from poll to poll
         self._may_wait = False  # for news
+        self.skipped = 0  # updates of the last answer that have no id
         self._ending: set[asyncio.Task[Sequence[Any]]] = set()
         self._nudged = asyncio.Event()
 
@@ -98,6 +99,7 @@ class Fetching:
         for chats that cannot be written now.
         """
         bot = await self.bot(token)
+        self.skipped = 0
         numbers = [batch.number for batch in batches if batch.root == self._root and not batch.is_done]
         is_pending = any(number > taken for number in numbers)
         wait_s = LONGEST_POLL_S if self._is_proven and self._waits and not is_pending else 0
@@ -111,7 +113,8 @@ class Fetching:
         if answer is None:
             return None
         updates = [update for update in answer if update_id(update) is not None]
-        if len(updates) < len(answer) and not updates:
+        self.skipped = len(answer) - len(updates)
+        if self.skipped and not updates:
             raise SourceError("getUpdates: the updates have no ids")
         shown = {identity(update): update for update in updates}
         inbox.remove(self._confirmed(batches, shown, done))

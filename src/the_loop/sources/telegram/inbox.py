@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from the_loop.core.model import explain
-from the_loop.durable import fsync_directory, read_json_object, to_json_line, write_durably
+from the_loop.durable import make_folders, read_json_object, to_json_line, write_durably
 from the_loop.sources.base import SourceError
 from the_loop.sources.telegram.rows import identity
 
@@ -82,9 +82,7 @@ class Inbox:
         """A new batch, on disk. Raises SourceError."""
         path = self._folder / f"{number:012}.json"
         try:
-            if not self._folder.is_dir():
-                self._folder.mkdir(mode=0o700)
-                fsync_directory(self._folder.parent)
+            make_folders(self._folder)
             bot = {"id": bot_id, "name": bot_name}
             write_durably(path, to_json_line({"schema": _SCHEMA, "root": root, "bot": bot, "updates": updates}))
         except OSError as error:

@@ -149,7 +149,7 @@ class TelegramSource:
             sightings,
             after.to_json(),
             sum(one.presence is Presence.LISTED for one in sightings),
-            [*recording.faults, *map(SourceError, self._chats.broken.values())],
+            [*self._skipped(holder), *recording.faults, *map(SourceError, self._chats.broken.values())],
             [*notes, *recording.notes, *(recording.strangers[chat] for chat in strangers)],
             overlooked=_waiting(batches, self._root),
             held_by=holder,
@@ -207,6 +207,10 @@ class TelegramSource:
         for batch in batches:
             if batch.root == self._root and not batch.is_done and batch.number <= before.done:
                 inbox.finish(batch)
+
+    def _skipped(self, holder: str) -> list[SourceError]:
+        count = 0 if holder else self._fetching.skipped
+        return [SourceError(f"getUpdates: {count} updates without an id are left out")] if count else []
 
     def _asked(self, before: float) -> float:
         now = self._now()
