@@ -36,6 +36,7 @@ class How:
     once: bool
     wait_s: float
     verbose: bool
+    takeover: bool = False
     progress: Terminal | None = None  # where a person looks on
 
 
@@ -67,6 +68,7 @@ def run(root: StateRoot, loaded: Loaded, reload: Callable[[], Config], how: How)
         path=str(loaded.file or "the embedded default"),
         clock=SystemClock(),
         blocks=blocks,
+        takeover=how.takeover,
         progress=None if is_connected(os.environ) else how.progress,
     )
     try:

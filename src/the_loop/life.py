@@ -83,6 +83,7 @@ class Setup:
     clock: Clock
     blocks: MeasuredSelector | None = None  # of the event loop that it runs in
     progress: Progress | None = None
+    takeover: bool = False  # of claims that pollers of other state roots hold
 
 
 @dataclass(slots=True)
@@ -298,6 +299,7 @@ class Life:
             limiters=self._limiters,
             tell=self.tell,
             once=setup.once,
+            takeover=setup.takeover and not self._is_taken_up,  # said of the start, and not of each reload
         )
         watched.last_good_at = self._health.last_good_at(watched.source.name)
         loop = SourceLoop(

@@ -55,6 +55,7 @@ def watch(
     limiters: RateLimiters,
     tell: Callable[[Note], None],
     once: bool = False,
+    takeover: bool = False,
 ) -> Watched:
     """One configured source with its rules and its cursor. Raises LoopError. `tell` gets a cursor that is lost."""
     cursor, problem = recover_cursor(root, source_name(section))
@@ -62,7 +63,7 @@ def watch(
         reason = f"cannot use its cursor, so everything is read again: {problem}"
         tell(Note("source.failed", {"source": source_name(section), "reason": reason}))
     site = _site(config, section, root, environ, cursor=cursor, limiters=limiters, now=clock.now())
-    site = replace(site, tell=tell, waits=not once)
+    site = replace(site, tell=tell, waits=not once, takes_over=takeover)
     source = _source(section, site)
     error = cursor.wait.reason if cursor.wait is not None and site.wait_left_s > 0 else ""
     return Watched(

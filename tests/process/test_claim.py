@@ -180,6 +180,53 @@ def test_holder_when_stopped_by_a_signal_then_is_named_and_keeps_the_claim(
     assert (telegram.conflicts, telegram.most_in_flight) == (0, 1)
 
 
+def test_takeover_when_asked_for_then_moves_the_claim_and_the_displaced_poller_stays_healthy(
+    telegram: FakeTelegram, boxes: list[Box]
+) -> None:
+    first, second = boxes[:2]
+    displaced = first.start()
+    first.wait(lambda: states([first]) == ["ok"], "the first poll")
+    say(telegram, boxes, "one")
+    first.wait(lambda: telegram.in_flight == 1, "a long poll")
+    taking = second.start("--takeover")
+    began = time.monotonic()
+    second.wait(lambda: second.events("claim.taken"), "the claim")
+    assert time.monotonic() - began < TAKEOVER_S
+    say(telegram, boxes, "two")
+    first.wait(lambda: states([first, second]) == ["standby", "ok"], "the first one on standby")
+    ref = first.item("meanwhile")
+    first.wait(lambda: ref in {one.ref for one in first.sink.got()}, "its other source")
+    (lost,) = first.events("claim.lost")
+    assert (lost["owner"].startswith(f"{displaced.pid}:"), str(taking.pid) in lost["reason"]) == (True, True)
+    assert second.events("claim.lost") == []
+
+    taking.kill()
+    first.wait(lambda: len(first.events("claim.taken")) == 2, "the claim, taken back")
+    say(telegram, boxes, "three")
+    again = second.start()  # without being told to
+    second.wait(lambda: states([second]) == ["standby"], "the second one on standby")
+    again.stop()
+    assert displaced.is_alive
+
+    got = arrived(boxes)
+    assert [got[digest(text)] for text in ("one", "two", "three")] == [1, 1, 1]
+    assert (telegram.conflicts, telegram.most_in_flight) == (0, 1)
+
+
+def test_takeover_when_its_poller_dies_before_it_got_it_then_the_holder_goes_on(
+    telegram: FakeTelegram, boxes: list[Box]
+) -> None:
+    first = boxes[0]
+    first.start()
+    first.wait(lambda: states([first]) == ["ok"], "the first poll")
+    folder = claims_folder() / hashlib.sha256(telegram.token.encode()).hexdigest()[:32]
+    for text in ("4000000:5\n", "12345", "", "x" * 200):
+        (folder / "wanted").write_text(text)
+        say(telegram, boxes, f"after {text}")
+
+    assert first.events("claim.lost") == []
+
+
 def test_batch_of_a_dead_root_waits_for_it_and_is_named(telegram: FakeTelegram, boxes: list[Box]) -> None:
     """It died with the messages fetched and confirmed by nobody: the next one leaves them alone."""
     boxes = boxes[:2]

@@ -52,7 +52,7 @@ def command() -> None:
     metavar="[SECONDS]",
     help="If another poller is running, wait for it to end: SECONDS, or without a limit.",
 )
-@click.option("--takeover", is_flag=True, help="Stop the running poller first, as `poll stop` does.")
+@click.option("--takeover", is_flag=True, help="Stop the running poller first, as `poll stop` does; take over bots.")
 @with_options
 def start(options: Options, *, once: bool, wait_s: float, takeover: bool) -> None:
     """Run the poller in the foreground.
@@ -72,7 +72,7 @@ def start(options: Options, *, once: bool, wait_s: float, takeover: bool) -> Non
         result = stopping.stop(root, PIDFILE, _STOP_LIMIT_S, for_takeover=True)
         if result.code not in (stopping.Code.DONE, stopping.Code.NOTHING_RUNS):
             _tell(options, result)
-    how = daemon.How(once=once, wait_s=wait_s, verbose=options.verbose, progress=_progress())
+    how = daemon.How(once=once, wait_s=wait_s, verbose=options.verbose, takeover=takeover, progress=_progress())
     code = daemon.run(root, loaded, lambda: options.reload(loaded).config, how)
     _end(code)
 

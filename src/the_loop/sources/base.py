@@ -171,6 +171,7 @@ class SourceSite:
     linger_s: float  # how long after its end the last words of an item are waited for
     limiters: RateLimiters  # shared by all sources: one for each API and token
     tell: Callable[[Note], None] = lambda _note: None  # tells an event that is in the catalog
+    takes_over: bool = False  # the operator said so: a claim that another poller holds is asked for
     waits: bool = True  # a poll may wait for news; not where there is to be one only
     cursor: Mapping[str, Any] | None = None  # the one that the first poll will get
     wait_left_s: float = 0.0  # of a limit that an earlier life met, which was to last `wait_s`

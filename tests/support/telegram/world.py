@@ -99,7 +99,10 @@ def telegram_scene(folder: Path, **options: Any) -> TelegramWorld:
 @contextmanager
 def claims_in(folder: Path) -> Iterator[None]:
     """Claims are here, not where this user's are."""
-    with mock.patch.object(claim, "claims_folder", return_value=folder / "claims"):
+    with (
+        mock.patch.object(claim, "claims_folder", return_value=folder / "claims"),
+        mock.patch.object(claim, "watch_names", side_effect=OSError("a life that is cut off would keep it open")),
+    ):
         yield
 
 

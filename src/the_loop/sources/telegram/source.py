@@ -89,8 +89,8 @@ class TelegramSource:
         self._root = str(site.root)
         self._prefix = f"telegram:{encode_name(os.fsencode(site.name))}/"
         self._chats = Chats(site.folder, self._prefix)
-        self._claim = Claim(site.name, site.tell)
         self._fetching = Fetching(client, self._root, waits=site.waits)
+        self._claim = Claim(site.name, site.tell, takes_over=site.takes_over, on_wish=self._fetching.nudge)
         self._known: Mapping[str, Known] = {}
 
     def owns(self, ref: str) -> bool:
@@ -124,6 +124,7 @@ class TelegramSource:
         turns = Turns()
         self._known = known
         token = await self._present_token()
+        await self._give_up_if_wanted()
         folder, holder = self._claim.take(token)
         inbox = Inbox(folder)
         await self._chats.look(turns)
@@ -134,6 +135,7 @@ class TelegramSource:
             self._finish(inbox, batches, before)
         else:
             batches, notes = await self._fetched(token, inbox, batches, before)
+            holder = await self._give_up_if_wanted()
         mine = [one for one in batches if one.root == self._root and not one.is_done and one.number > before.done]
         recording = Recording(self._chats, self._site.authorized, known, before.taken, before.behind)
         await recording.take_up(mine, turns)
@@ -181,6 +183,13 @@ class TelegramSource:
             raise
         notes = [*self._exposure(), *self._gap(before.asked)]
         return [*batches, *([new] if new is not None else [])], notes
+
+    async def _give_up_if_wanted(self) -> str:
+        """Let another poller have the claim, if it was told to take over; which one that is."""
+        if not self._claim.is_wanted():
+            return ""
+        await self._fetching.close()
+        return self._claim.give_up()
 
     async def _check_bot(self, token: str) -> None:
         """Raise SourceError if the chats are another bot's: in each its messages have other numbers."""
