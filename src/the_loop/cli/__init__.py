@@ -19,6 +19,7 @@ from the_loop.core.model import LoopError
 from the_loop.eventlog import say
 
 _GROUPS: Final = {
+    "init": "Write a first configuration file.",
     "poll": "Start, stop, restart and observe the poller.",
     "events": "Show the event log.",
     "report": "Write an HTML page about a span of time.",

@@ -69,7 +69,7 @@ def command(options: Options, *, as_json: bool, instance: str | None, is_system:
         print(json.dumps([_as_object(finding) for finding in found], indent=1))
     else:
         put(_summary(found))
-    _end(0 if all(finding.is_good for finding in found) else 1)
+    end(0 if all(finding.is_good for finding in found) else 1)
 
 
 def _typed(options: Options, finding: Finding) -> Finding:
@@ -102,7 +102,7 @@ def _summary(found: list[Finding]) -> Iterator[Line]:
     yield Line(f"{bad} of {len(found)} are not good" if bad else f"all {len(found)} are good{more}")
 
 
-def _end(code: int) -> None:
+def end(code: int) -> None:
     """Leave at once: a part that had no answer in time may still wait in its thread."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

@@ -75,7 +75,7 @@ def parts_of(case: Case) -> list[Part]:
         Part("poller", lambda: examine_poller(case.subject, case.sight, case.root)),
         *_of_root(case),
         Part("manager", lambda: examine_manager(case.subject)),
-        *_of_sections(case),
+        *sections_of(case),
     ]
 
 
@@ -159,8 +159,8 @@ def _of_root(case: Case) -> Iterator[Part]:
     yield Part("event log", lambda: examine_logs(root, subject.user, is_unit=is_unit, is_running=is_running))
 
 
-def _of_sections(case: Case) -> Iterator[Part]:
-    """A part for each source, and one for the runner."""
+def sections_of(case: Case) -> Iterator[Part]:
+    """A part for each source, and one for the runner: what the file itself is about."""
     if case.loaded is None or case.root is None:
         yield Part("sources", lambda: [unknown("sources", "not examined, as the configuration is not valid")])
         return
