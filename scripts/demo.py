@@ -1,14 +1,16 @@
 """Show the poller at its main job: hand over work items from a folder, on the built-in defaults.
 
 Usage: demo.py [STATE_ROOT], by default build/demo below the repository. It stays in the foreground until Ctrl-C,
-SIGTERM or `the-loop poll stop`, and goes on from where it was when it is run again.
+SIGTERM or `the-loop poll stop`, and goes on from where it was when it is run again, with something new to deliver.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -45,15 +47,18 @@ Stop it with Ctrl-C here, or there with
   {program} poll stop --state-root {root}
 """
 FIRST_RUN: Final = "Two sample items are there, one of them with a comment: they come within a few seconds."
-LATER_RUN: Final = "It ran before and goes on from there: nothing is delivered twice, and what is new comes now."
+LATER_RUN: Final = """\
+It ran before and goes on from there: nothing is delivered twice.
+New in this run, they come within a few seconds: {news}"""
+DOOR: Final = "squeaky-door"
 
 
 def main(arguments: list[str]) -> None:
     root = Path(arguments[0] if arguments else DEFAULT_ROOT).resolve()
     try:
         is_first = not (root / "portable").exists()
-        if is_first:
-            lay_out(root)
+        samples = SAMPLES if is_first else news(root / "inbox")
+        lay_out(root, samples)
     except OSError as error:
         sys.exit(f"cannot use '{root}': {error.strerror} (name another folder: scripts/demo.py FOLDER)")
     print(
@@ -61,7 +66,7 @@ def main(arguments: list[str]) -> None:
             inbox=shown(root / "inbox"),
             root=shown(root),
             program=shown(PROGRAM),
-            history=FIRST_RUN if is_first else LATER_RUN,
+            history=FIRST_RUN if is_first else LATER_RUN.format(news=", ".join(samples)),
         ),
         flush=True,
     )
@@ -70,11 +75,19 @@ def main(arguments: list[str]) -> None:
     os.execve(command[0], command, environment(root))
 
 
-def lay_out(root: Path) -> None:
-    """Make the state root with the sample items in it, writable by their owner alone: only then is he their author."""
+def news(inbox: Path) -> dict[str, str]:
+    """What a later run puts into the inbox: an item, and a comment on one of the first run that is still there."""
+    number = next(number for number in itertools.count(2) if not os.path.lexists(inbox / f"run-{number}"))
+    item = {f"run-{number}/item.md": f"This item is new in run {number}.\n"}
+    comment = {f"{DOOR}/run-{number}.md": f"Run {number}, and the door squeaks again.\n"}
+    return item | (comment if (inbox / DOOR).is_dir() else {})
+
+
+def lay_out(root: Path, samples: Mapping[str, str]) -> None:
+    """Make the state root with these items in it, writable by their owner alone: only then is he their author."""
     before = os.umask(0o022)
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name, text in SAMPLES.items():
+    for name, text in samples.items():
         path = root / "inbox" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

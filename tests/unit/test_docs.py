@@ -8,6 +8,7 @@ import os
 import pty
 import pwd
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -491,14 +492,20 @@ def run_demo(root: Path, output: Path, arrives: Sequence[str]) -> str:
 
 
 @pytest.mark.slow
-def test_demo_when_run_twice_shows_each_sample_once(tmp_path: Path) -> None:
+def test_demo_when_run_again_shows_something_new_and_nothing_twice(tmp_path: Path) -> None:
     root = tmp_path / "a root"
     samples = [f"[spawn] directory:inbox/{name}/spawn:1" for name in ("squeaky-door", "paint-the-fence")]
 
     first = run_demo(root, tmp_path / "first", samples)
     (root / "inbox" / "squeaky-door" / "02-hinges.md").write_text("Mind the hinges.\n")
     (root / "inbox" / "squeaky-door" / "02-hinges.md").chmod(0o644)
-    second = run_demo(root, tmp_path / "second", ["| Mind the hinges."])
+    news = ["[spawn] directory:inbox/run-2/spawn:1", "[comment] directory:inbox/squeaky-door/comment:run-2.md"]
+    second = run_demo(root, tmp_path / "second", ["| Mind the hinges.", *news])
+    shutil.rmtree(root / "inbox" / "squeaky-door")
+    third = run_demo(root, tmp_path / "third", ["[spawn] directory:inbox/run-3/spawn:1"])
 
     assert [first.count(sample) for sample in samples] == [1, 1]
-    assert [second.count(sample) for sample in samples] == [0, 0]
+    assert [second.count(one) for one in (*samples, *news)] == [0, 0, 1, 1]
+    assert "come within a few seconds: run-2/item.md, squeaky-door/run-2.md\n" in second
+    assert [third.count(one) for one in (*samples, *news)] == [0, 0, 0, 0]
+    assert "come within a few seconds: run-3/item.md\n" in third
