@@ -11,9 +11,9 @@ IN_PARALLEL := -n 4 --dist=loadscope
 SCRIPT_FOLDERS := .ci scripts tests/support examples
 RUN_PACKAGES := python3 python3-venv python3-dev gcc pkg-config libsystemd-dev
 TEST_PACKAGES := $(RUN_PACKAGES) tmux strace procps util-linux locales systemd dbus dbus-user-session libpam-systemd passwd \
-	shellcheck
+	shellcheck man-db groff-base
 .NOTPARALLEL:
-.PHONY: help run test test-long test-contract test-page check lint bench install clean
+.PHONY: help run test test-long test-contract test-page check lint bench man install clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -46,8 +46,11 @@ bench: $(VENV)/.dev ## measure what the README claims
 	@for name in replay scale service delivery lives ended growth; do \
 		echo "== $$name" && $(BIN)/python benchmarks/$$name.py || exit 1; done
 
-install: ## put units, catalog, sysusers.d and tmpfiles.d below DESTDIR, for a command in PREFIX/bin
-	@PYTHONPATH=src $(PYTHON) scripts/install_files.py "$(DESTDIR)" "$(PREFIX)"
+man: $(VENV)/.run ## write the manual pages into build/man
+	@$(BIN)/python scripts/man_pages.py build/man
+
+install: $(VENV)/.run ## put units, catalog, manual pages, completion, … below DESTDIR, for a command in PREFIX/bin
+	@$(BIN)/python scripts/install_files.py "$(DESTDIR)" "$(PREFIX)"
 
 clean: ## remove whatever the targets above made
 	@rm -rf $(VENV) $(CONTRACT) .*_cache .hypothesis .coverage* build dist src/*.egg-info

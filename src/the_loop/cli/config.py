@@ -55,6 +55,11 @@ def show(options: Options) -> None:
 @with_options
 def schema(_options: Options) -> None:
     """Print the JSON schema of the configuration file."""
+    print(schema_text())
+
+
+def schema_text() -> str:
+    """The JSON schema of the configuration file, with the sections of all providers that are installed."""
     tree = msgspec.json.schema(Config)
     definitions = tree["$defs"]
     for base, key, registry in (("SourceSection", "provider", SOURCES), ("Session", "runner", RUNNERS)):
@@ -66,7 +71,7 @@ def schema(_options: Options) -> None:
             chosen["properties"][key] = {"const": name}
             choices.append({"$ref": part["$ref"]})
         definitions[base] = {"anyOf": choices}
-    print(json.dumps(tree, indent=1))
+    return json.dumps(tree, indent=1)
 
 
 def _leaves(tree: Any, path: str) -> list[tuple[str, Any]]:
