@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from the_loop.config import Config, Polling, Routing, Session
 from the_loop.config_draft import Draft, scalar
 from the_loop.config_file import parse
-from the_loop.runners.exec_provider import CommandSession
-from the_loop.runners.tmux_provider import Section as TmuxSession
+from the_loop.plugins import RUNNERS
 from the_loop.sources.directory_provider import DirectorySection
 from the_loop.sources.github.section import GithubSection
 
@@ -96,7 +95,7 @@ def test_draft_when_it_is_of_a_directory_is_what_was_decided_and_defaults(runner
 
 
 def session(runner: str, command: tuple[str, ...]) -> Session:
-    kind = TmuxSession if runner == "tmux" else CommandSession
+    kind: Any = RUNNERS.get(runner).Section
     return cast("Session", kind(runner=runner, command=command))
 
 
