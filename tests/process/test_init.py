@@ -108,6 +108,29 @@ def test_init_when_it_is_given_a_repository_then_its_first_issue_and_comment_arr
     assert [one.split("/")[-1].split(":")[0] for one in ids] == [["spawn", "1"][0], "comment"]
 
 
+@pytest.mark.parametrize(
+    ("options", "variables", "file"),
+    [
+        ([], {}, "~/.config/the-loop/token"),
+        ([], {"GH_TOKEN": "x"}, None),
+        (["--token-file", ""], {}, None),
+        (["--token-file", "/t"], {"GITHUB_TOKEN": "x"}, "/t"),
+    ],
+)
+def test_init_when_no_token_file_is_named_then_it_is_the_usual_one_or_the_variable(
+    box: Box, options: list[str], variables: dict[str, str], file: str | None
+) -> None:
+    github = FakeGitHub(time.time)
+    github.add_repo(REPO)
+    with FakeServer(github):
+        given = ["--repo", REPO, "--user", "octocat", "--api-url", github.base_url, "--command", "cat"]
+        done = box.run("init", "--force", "--yes", *given, *options, env=variables)
+
+    assert done.code == 0
+    assert config(box).polling.sources[0].token_file == file  # type: ignore[attr-defined]
+    assert ("FAIL  source github: token" in done.out) == (file is not None)
+
+
 def test_init_when_nothing_is_named_then_is_written_where_it_is_found(tmp_path: Path, box: Box) -> None:
     home = tmp_path / "home"
     home.mkdir()
@@ -155,6 +178,7 @@ def test_init_when_the_file_exists_then_it_stays_unless_it_is_forced(box: Box) -
         (["--repo", REPO, "--user", "@a", "--command", "cat"], "--user: '@a' is not a login; did you mean 'a'?"),
         (["--repo", REPO, "--user", "a", "--label", "b,c", "--command", "cat"], "--label: "),
         (["--repo", REPO, "--user", "a", "--api-url", "ftp://x", "--command", "cat"], "polling.sources[0].apiUrl: "),
+        (["--path", "x", "--command", ""], "--command: is missing"),
         (["--path", "x", "--command", "cat 'x"], "--command: No closing quotation"),
         (["--path", "x", "--command", "sh -c {text}"], "--command: "),
         (["--path", "x", "--user", "no-such-user", "--command", "cat"], "--user: there is no user 'no-such-user'"),
@@ -183,6 +207,18 @@ def test_init_when_a_check_fails_then_writes_only_if_it_is_told_to(box: Box) -> 
     forced = box.run(*options, "--yes")
     assert (forced.code, box.config.exists()) == (0, True)
     assert "FAIL  receiver: command" in forced.out
+
+
+@pytest.mark.parametrize("path", ["missing/inbox", "config.yaml/inbox", "x" * 300, "inbox\udc80"])
+def test_init_when_the_directory_cannot_be_made_then_the_check_says_so(box: Box, path: str) -> None:
+    options = ["--path", f"{box.folder}/{path}", "--command", "cat", "--output", f"{box.folder}/new.yaml"]
+
+    done = box.run("init", *options)
+
+    assert done.code in (1, 2)
+    assert "FAIL  source" in done.out or "is no text" in done.err, done.err
+    assert not (box.folder / "new.yaml").exists()
+    assert "internal error" not in done.err
 
 
 def test_init_when_it_runs_on_a_terminal_then_asks_until_answers_are_right(box: Box) -> None:

@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from the_loop.findings import Finding
 
 _TOKENS: Final = ("GITHUB_TOKEN", "GH_TOKEN")
-_COMMAND: Final = "session.command"
 _SOURCE: Final = "polling.sources[0]"
+_USERS: Final = "routing.authorizedUsers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,6 @@ def _token_file() -> str:
     return "" if any(os.environ.get(name) for name in _TOKENS) else "~/.config/the-loop/token"
 
 
-_USERS: Final = "routing.authorizedUsers"
 _QUESTIONS: Final = {
     "github": (
         _Question("repos", "--repo", "Repositories, as owner/name", f"{_SOURCE}.repos", split=_words),
@@ -73,7 +73,9 @@ _QUESTIONS: Final = {
         _Question("users", "--user", "Users whose files count", _USERS, _own_name, split=_words),
     ),
 }
-_RECEIVER: Final = _Question("command", "--command", "Command to run for each event", _COMMAND, split=shlex.split)
+_RECEIVER: Final = _Question(
+    "command", "--command", "Command to run for each event", "session.command", split=shlex.split
+)
 
 
 @click.command(
@@ -137,15 +139,15 @@ def _decided(given: dict[str, Any], *, is_asking: bool) -> Draft:
     provider = _provider(given, is_asking=is_asking)
     values = {"provider": provider, "runner": given["runner"], "api_url": given["api_url"] or "", **_fillers(provider)}
     questions = [*_QUESTIONS[provider], *([_RECEIVER] if given["runner"] != "print" else [])]
-    missing = [one.option for one in questions if one.default is None and not given[one.field]]
+    missing = [one.option for one in questions if one.default is None and given[one.field] in (None, ())]
     if missing and not is_asking:
         raise click.UsageError(f"missing without a terminal: {', '.join(missing)}")
     for question in questions:
-        answer = given[question.field]
-        if not answer and is_asking:
+        answer, is_open = given[question.field], given[question.field] in (None, ())
+        if is_open and is_asking:
             values[question.field] = _asked(question, values)
             continue
-        values[question.field] = _value(question, answer or (question.default or str)())
+        values[question.field] = _value(question, question.default() if is_open and question.default else answer)
         if problem := _problem(question, values):
             raise click.UsageError(f"{question.option}: {problem}")
     if faults := Draft(**values).faults():
@@ -221,14 +223,12 @@ def _ask_token(file: Path) -> None:
 
 
 def _make_directory(draft: Draft) -> None:
-    """Make the directory of items that was named, if only the last part of its path is missing; the check tells."""
+    """Make the directory of items if only the last part of its path is missing; the check tells if it is not there."""
     path = Path(draft.path).expanduser()
-    if path.is_absolute() and path.parent.is_dir() and not os.path.lexists(path):
-        try:
+    if draft.path and path.is_absolute():
+        with suppress(OSError):
             path.mkdir(mode=0o700)
-        except OSError as error:
-            raise LoopError(f"cannot make '{path}': {explain(error)}") from error
-        say(f"the-loop: made '{path}'")
+            say(f"the-loop: made '{path}'")
 
 
 def _examine(options: Options, config: Config, file: Path) -> list[Finding]:
