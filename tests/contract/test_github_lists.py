@@ -427,6 +427,18 @@ class TestLabel:
         assert world.watched.overlooked == {}
 
     @in_real_loop
+    async def test_label_when_it_is_deleted_with_all_that_had_it_then_is_named_also_after_a_restart(
+        self, tmp_path: Path
+    ) -> None:
+        world, number = await begun(tmp_path)
+        world.github.unlabel(REPO, number, "auto")
+        world.github.fail("/labels/", faults.reply(404, {"message": "Not Found"}), times=None)
+        for _ in range(2):
+            await world.cycle(times=2)
+            assert (world.state, world.watched.overlooked) == ("ok", {REPO: "it has no label 'auto'"})
+            world = world.restart()
+
+    @in_real_loop
     async def test_label_when_it_cannot_be_asked_about_then_nothing_is_said_of_it(self, tmp_path: Path) -> None:
         world = scene(tmp_path)
         world.github.fail("/labels/", faults.server_error(500), times=1)

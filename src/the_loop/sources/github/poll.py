@@ -61,7 +61,7 @@ class RepositoryPoll:
     missing: dict[int, float] = field(default_factory=dict)  # when it was not found first
     arrived: Counter[int] = field(default_factory=Counter)  # new comments of each item, in the list of all
     behind: set[int] = field(default_factory=set)  # items with comments that no list has shown
-    label: str = ""  # one that was found to exist
+    label: str | None = None  # one that was found to exist, "" if it does not; None: not asked
     due: list[int] = field(default_factory=list)  # items that lost their label and whose request is overdue
     hot: dict[int, float] = field(default_factory=dict)
     reviews: dict[int, list[Reviews]] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class RepositoryPoll:
             due=sorted(self.due),
             turn=self.old.turn,
             away=self.away,
-            label=self.label or self.old.label,
+            label=self.old.label if self.label is None else self.label,
         )
         takes_turns = bool(self.pulls or self.away)
         is_late = polls_before < _TURNS_UNWRITTEN or self.turn - self.old.turn >= _TURNS_UNWRITTEN

@@ -296,9 +296,12 @@ class GithubSource:
         return poll
 
     async def _look_for_label(self, poll: RepositoryPoll) -> None:
-        """Without an item: is there such a label? Asked once, and again every SWEEP polls while it is missing."""
+        """Without an item: is there such a label? Asked once, and again every SWEEP polls while it is missing.
+
+        So it is when the last item is gone: the label may be gone with it.
+        """
         label = self._section.label
-        if poll.rows or poll.old.label == label:
+        if poll.rows or (poll.old.label == label and not poll.before):
             poll.label = label
             self._unlabelled.pop(poll.prefix, None)
             return
@@ -307,10 +310,11 @@ class GithubSource:
         try:
             is_there = await has_label(self._client, self._section, poll.name)
         except SourceError as fault:
+            poll.label = ""
             poll.faults.append(fault)
             return
+        poll.label = label if is_there else ""
         if is_there:
-            poll.label = label
             self._unlabelled.pop(poll.prefix, None)
         else:
             self._unlabelled[poll.prefix] = f"it has no label '{label}'"
