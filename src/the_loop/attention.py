@@ -66,10 +66,9 @@ def _of_receiver(ledger: Ledger, watched: Iterable[Watched]) -> Iterable[dict[st
 
 
 def _of_item(ledger: Ledger) -> Iterable[dict[str, Any]]:
-    command = f"the-loop ledger retry {shlex.quote(ledger.ref)}"
     if since := ledger.poll.breaker.since:
-        reason = "too many events within an hour"
-        yield {"ref": ledger.ref, "state": "breaker", "since": timestamp(since), "reason": reason, "command": command}
+        shown = {"ref": ledger.ref, "state": "breaker", "since": timestamp(since)}
+        yield {**shown, "reason": "too many events within an hour", "command": _retry(ledger)}
     for key, entry in ledger.poll.pending.items():
         if entry.state in _REASONS:
             state, reason = _REASONS[entry.state]
@@ -77,4 +76,8 @@ def _of_item(ledger: Ledger) -> Iterable[dict[str, Any]]:
                 reason = "it was not begun"
             reason += f": {entry.reason}" if entry.reason else ""
             shown = {"ref": ledger.ref, "deliveryId": delivery_id(ledger.ref, key), "state": state, "reason": reason}
-            yield {**shown, "command": f"{command} {shlex.quote(key)}"}
+            yield {**shown, "command": f"{_retry(ledger)} {shlex.quote(key)}"}
+
+
+def _retry(ledger: Ledger) -> str:
+    return f"the-loop ledger retry {shlex.quote(ledger.ref)}"

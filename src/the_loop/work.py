@@ -23,6 +23,8 @@ _STATES: Final = {
     Standing.GAVE_UP: "gave-up",
 }
 _UNDER_WAY: Final = {Trace.NEVER_BEGUN: "waiting", Trace.DONE: "running"}  # its outcome is not recorded
+_BUILT: Final = 200  # of one sort: the heartbeat shows no more, and counts the rest
+_NOT_SHOWN: Final[dict[str, Any]] = {}
 _FOR_PEOPLE: Final = (Standing.HELD, Standing.GAVE_UP)
 
 
@@ -44,13 +46,19 @@ def work_of(
 
     `under_way` has by item and key how far each delivery is. One that is `accepted` was taken by the service manager
     and has not begun. `deferred` are those whose receiver is not free. Of the items that do not start, at most
-    WAITING_SHOWN.
+    WAITING_SHOWN. What is too far back to be shown is an empty object: the queue may be long, and is looked at often.
     """
-    running, decided, waiting = [], [], []
+    running: list[dict[str, Any]] = []
+    decided: list[dict[str, Any]] = []
+    waiting: list[dict[str, Any]] = []
     for ledger in ledgers.with_pending():
         for key, entry, reason in _queue(ledger):
-            shown = {"ref": ledger.ref, "deliveryId": delivery_id(ledger.ref, key)}
             here, one = under_way.get((ledger.ref, key)), deferred.get((ledger.ref, key))
+            others = decided if entry.state in _FOR_PEOPLE else waiting
+            if here is None and len(others) >= _BUILT:
+                others.append(_NOT_SHOWN)
+                continue
+            shown = {"ref": ledger.ref, "deliveryId": delivery_id(ledger.ref, key)}
             if here is not None and not (one is not None and here.trace is Trace.NEVER_BEGUN):
                 running.append({**shown, **_running(here), "command": _trace(shown["deliveryId"])})
             elif entry.state in _FOR_PEOPLE:
@@ -71,7 +79,8 @@ def _queue(ledger: Ledger) -> Iterator[tuple[str, Pending, str]]:
     pauses |= {"too many events within an hour": bool(poll.breaker.since)}
     pause = next((reason for reason, is_so in pauses.items() if is_so), "")
     for key, entry in poll.pending.items():
-        yield key, entry, entry.reason or pause or (f"behind {first}" if first else "its turn comes with a free slot")
+        last = entry.reason if entry.state in _STATES else ""  # offered again: that is over
+        yield key, entry, last or pause or (f"behind {first}" if first else "its turn comes with a free slot")
         if not first and entry.state is not Standing.GAVE_UP:
             first = key
 
