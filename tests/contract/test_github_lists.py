@@ -60,9 +60,11 @@ class TestTooLong:
         world.github.fail(LISTING + r".*&page=2", BEHIND, times=None)
         world.github.comment(REPO, 1)
         await world.cycle(times=LINGER_CYCLES)
+        world.github.comment(REPO, 120)
+        await world.cycle(times=2)
 
         assert world.ids(1) == ["spawn:1", "comment:1001"]
-        assert world.ids(120) == ["spawn:1"], "what is not listed has not ended"
+        assert world.ids(120) == ["spawn:1", "comment:1002"], "what is not listed has not ended"
         assert "no more than 1 pages" in world.watched.error
 
     @in_real_loop

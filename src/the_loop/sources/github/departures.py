@@ -12,7 +12,7 @@ from the_loop.sources.github.client import Client
 from the_loop.sources.github.identity import AnotherRepository, confirm, is_elsewhere
 from the_loop.sources.github.poll import SWEEP, RepositoryPoll, Step
 from the_loop.sources.github.record import Left
-from the_loop.sources.github.rows import Issue, one
+from the_loop.sources.github.rows import Issue, one, to_item
 from the_loop.sources.github.section import GithubSection
 
 AGAIN_S: Final = 60.0  # between two 404 of a deleted item; a server that is behind answers 404 for a moment (R6.5)
@@ -64,7 +64,10 @@ async def _ask(client: Client, section: GithubSection, poll: RepositoryPoll, ste
         is_pull = issue.pull_request is not None
         reason, detail = _reason(issue), clean(issue.state_reason or "")
         if issue.has_label(section.label):
-            poll.away.pop(number, None)  # the listing is older than this response
+            poll.away.pop(number, None)  # the listing is older than this response, or cut off before this item
+            is_wanted = section.monitor.pull_requests if is_pull else section.monitor.issues
+            if poll.is_cut and is_wanted and not reason:
+                poll.unlisted[number] = to_item(poll.ref(number), issue), is_pull
         elif not reason:
             poll.unlabelled.append(number)
     return Left(reason, poll.now, is_pull, detail) if reason else None

@@ -22,6 +22,7 @@ async def list_items(client: Client, section: GithubSection, poll: RepositoryPol
     monitored = {True: section.monitor.pull_requests, False: section.monitor.issues}
     found = await validated_pages(client, path, [_to_ask(poll, page, monitored) for page in poll.old.pages])
     parts = found.parts
+    poll.is_cut = bool(found.gap)
     if found.gap:  # items that are not listed are asked about one by one
         poll.faults.append(SourceError(f"the list of items: {found.gap}"))
     poll.now = parts[0].answer.date

@@ -55,6 +55,8 @@ class RepositoryPoll:
     entries: dict[int, list[Entry]] = field(default_factory=dict)
     stirred: set[int] = field(default_factory=set)  # pull requests with news that may come with a review
     met: set[str] = field(default_factory=set)  # reviews of which the list of all has a new comment on a line
+    is_cut: bool = False  # the listing, as the server returns no more of it
+    unlisted: dict[int, tuple[WorkItem, bool]] = field(default_factory=dict)  # known ones behind that; a pull request?
     left: dict[int, Left] = field(default_factory=dict)
     away: dict[int, str] = field(default_factory=dict)  # items that lost their label, with validators
     unlabelled: list[int] = field(default_factory=list)  # those of them that were found so in this poll
@@ -128,6 +130,10 @@ class RepositoryPoll:
             rows = self.entries.get(number, ())
             is_owed = self.is_unsure or number not in before or number in self.behind
             yield Sighting(item.ref, Presence.LISTED, item, rows=rows, is_owed=is_owed)
+        for number, (item, _) in self.unlisted.items():
+            # it may not have been found in each poll: what is new is looked for in its thread
+            rows = self.entries.get(number, ())
+            yield Sighting(item.ref, Presence.LISTED, item, rows=rows, is_owed=bool(rows) or self.is_unsure)
         for number in self.unlabelled:
             yield Sighting(self.ref(number), Presence.AWAY)
         for number, left in self.left.items():

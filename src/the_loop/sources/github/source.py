@@ -335,6 +335,8 @@ class GithubSource:
         for number in poll.listed:
             row = poll.rows[number]
             self._seen[poll.ref(number)] = _Seen(row.is_pull, row.id, whole.get(number))
+        for number, (item, is_pull) in poll.unlisted.items():
+            self._seen[poll.ref(number)] = _Seen(is_pull, item.id, item)
         for number, left in poll.left.items():
             self._seen[poll.ref(number)] = _Seen(left.pull, poll.known[number].id, is_readable=left.is_readable)
         waiting = {number for number in poll.listed if number not in poll.known}
