@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -52,4 +51,6 @@ class Receivers:
         return place(offer)
 
     async def close(self) -> None:
+        import asyncio  # noqa: PLC0415 (`poll status` imports this module, and needs no event loop)
+
         await asyncio.gather(*(runner.close() for runner in self._runners.values()))
