@@ -181,12 +181,12 @@ class Visits:
     async def _with_trusted_labels(self, watched: Watched, ledger: Ledger | None, view: View) -> View:
         """The view without labels that nobody authorised has set, where they choose the receiver of a new session."""
         rules, source, item = watched.rules, watched.source, view.item
-        if item is None or not rules.receiver_for(item.labels):
+        if item is None or not rules.receiver_for(item.labels) or (ledger is not None and ledger.poll.phase.has_queue):
             return view
         if rules.trusts_labels or not isinstance(source, Labelled):
             return view
         after = decide(ledger, view, rules).ledger
-        if after is None or not after.poll.receiver or (ledger is not None and ledger.g == after.g):
+        if after is None or not after.poll.phase.has_queue:
             return view
         by = await source.labelled_by(view.ref)
         labels = [label for label in item.labels if rules.may_speak(*by.get(label.casefold(), (None, None)))]
