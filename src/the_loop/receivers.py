@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from the_loop.core.model import Outcome
 from the_loop.runners.base import Offer, Runner, Status
+
+if TYPE_CHECKING:
+    from the_loop.runners.base import Sessions
 
 
 class Place(NamedTuple):
@@ -50,7 +53,27 @@ class Receivers:
         place: Callable[[Offer], str] = getattr(self.serving(offer.ref), "place", lambda _: "")
         return place(offer)
 
+    @property
+    def keeps_sessions(self) -> bool:
+        """True if one of them does: then the others have no session that could be ended."""
+        return any(map(_keeps_sessions, self._runners.values()))
+
+    async def end(self, ref: str) -> bool:
+        """As `runners.base.Sessions` has it."""
+        runner = self.serving(ref)
+        return await cast("Sessions", runner).end(ref) if _keeps_sessions(runner) else False
+
+    def insist(self, ref: str) -> None:
+        """As `runners.base.Sessions` has it; a runner without sessions waits for nothing."""
+        runner = self.serving(ref)
+        if _keeps_sessions(runner):
+            cast("Sessions", runner).insist(ref)
+
     async def close(self) -> None:
         import asyncio  # noqa: PLC0415 (`poll status` imports this module, and needs no event loop)
 
         await asyncio.gather(*(runner.close() for runner in self._runners.values()))
+
+
+def _keeps_sessions(runner: Runner) -> bool:
+    return bool(getattr(runner, "keeps_sessions", False))

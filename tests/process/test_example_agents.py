@@ -58,7 +58,7 @@ class Desk:
             "THE_LOOP_DELIVERY_REF": ref,
             "THE_LOOP_DELIVERY_KIND": key.partition(":")[0],
             "THE_LOOP_MARK": OWN_MARKER,
-            "THE_LOOP_ROOT": str(self.home / "root"),
+            "THE_LOOP_STATE_ROOT": str(self.home / "root"),
         }
         argv = [str(AGENTS / "answer-on-github"), "my-agent", "$(touch pwned)"]
         return subprocess.run(

@@ -358,18 +358,19 @@ def test_call_of_another_form_is_wrong_usage(place: Place, words: list[str]) -> 
     assert not place.root.exists()
 
 
-def test_state_root_is_the_options_then_the_deliveries_then_the_usual_one(place: Place, tmp_path: Path) -> None:
-    def call(*before: str, **environ: str) -> None:
+def test_state_root_is_the_usual_one(place: Place, tmp_path: Path) -> None:
+    def call(*before: str, **environ: str) -> int:
         argv = [str(PROGRAM), *before, "once", "id", "--", "true"]
-        subprocess.run(argv, env={**place.environ, **environ}, check=True, timeout=30)
+        return subprocess.run(argv, env={**place.environ, **environ}, check=False, timeout=30).returncode
 
-    call("--state-root", str(tmp_path / "a"), THE_LOOP_ROOT=str(tmp_path / "b"))
-    call(THE_LOOP_ROOT=str(tmp_path / "b"), THE_LOOP_STATE_ROOT=str(tmp_path / "c"))
-    (tmp_path / "loop.yaml").write_text(f"state: {{root: {tmp_path / 'd'}}}\n")
-    call("--config", str(tmp_path / "loop.yaml"), THE_LOOP_ROOT=str(tmp_path / "b"))
-    call(THE_LOOP_ROOT="", THE_LOOP_STATE_ROOT=str(tmp_path / "c"))
+    config = tmp_path / "loop.yaml"
+    config.write_text(f"state: {{root: {tmp_path / 'c'}}}\n")
+    codes = [call("--state-root", str(tmp_path / "a"), THE_LOOP_STATE_ROOT=str(tmp_path / "b"))]
+    codes += [call(THE_LOOP_STATE_ROOT=str(tmp_path / "b")), call("--config", str(config))]
+    config.write_text("state: {ro")
 
-    assert [len(list((tmp_path / name / "local/once").glob("id.json"))) for name in "abcd"] == [1, 1, 1, 1]
+    assert [*codes, call("--config", str(config))] == [0, 0, 0, 75]
+    assert [len(list((tmp_path / name / "local/once").glob("id.json"))) for name in "abc"] == [1, 1, 1]
 
 
 def test_root_of_somebody_else_is_refused_and_left_alone(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -313,6 +313,32 @@ def test_item_is_served_by_its_label_its_source_or_the_shared_session() -> None:
     assert all(runner.is_closed for runner in runners.values())
 
 
+class KeepingRunner(NamedRunner):
+    keeps_sessions = True
+
+    async def end(self, ref: str) -> bool:
+        self.got.append(f"end {ref}")
+        return True
+
+    def insist(self, ref: str) -> None:
+        self.got.append(f"insist {ref}")
+
+
+def test_sessions_are_asked_of_the_runner_that_keeps_them() -> None:
+    plain, keeping = NamedRunner(), KeepingRunner()
+    runners = {Place("", ""): plain, Place("own", ""): keeping}
+    receivers = Receivers(runners, lambda ref: Place("own" if ref == "a" else "work", ""))
+
+    ended = [asyncio.run(receivers.end(ref)) for ref in ("a", "b")]
+    receivers.insist("a")
+    receivers.insist("b")
+
+    assert receivers.keeps_sessions
+    assert ended == [True, False]
+    assert (plain.got, keeping.got) == ([], ["end a", "insist a"])
+    assert not Receivers({Place("", ""): plain}, lambda _: Place("", "")).keeps_sessions
+
+
 def test_runner_of_a_configuration_with_one_session_is_that(tmp_path: Path) -> None:
     told: list[object] = []
 

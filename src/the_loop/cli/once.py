@@ -10,6 +10,7 @@ import click
 
 from the_loop.cli.completion import files, folders
 from the_loop.cli.help import CONFIG_HELP, DEBUG_HELP, STATE_ROOT_HELP, VERBOSE_HELP, examples
+from the_loop.state import StateRoot
 
 
 @click.command(
@@ -39,19 +40,22 @@ def command(ctx: click.Context, /, name: str, argv: tuple[str, ...], **own: Any)
     or, with --hold, not at all: the exit status is 75.
     """
     from the_loop.once import run_once
-    from the_loop.state import StateRoot
 
     if not name:
         raise click.UsageError("ID is empty")
     above = ctx.find_root().obj or {}
-    given = {key: own[key] or above.get(key) for key in ("config_file", "state_root")}
-    root = given["state_root"] or (None if given["config_file"] else os.environ.get("THE_LOOP_ROOT"))
-    state_root = StateRoot(Path(os.path.realpath(Path(root).expanduser()))) if root else _usual_root(given)
-    ctx.exit(run_once(state_root, name, argv, os.environ, holds=own["hold"]))
+    root = _root(own["config_file"] or above.get("config_file"), own["state_root"] or above.get("state_root"))
+    ctx.exit(run_once(root, name, argv, os.environ, holds=own["hold"]))
 
 
-def _usual_root(given: dict[str, str | None]) -> Any:
-    """As for all other commands."""
-    from the_loop.cli.common import Options
+def _root(config_file: str | None, state_root: str | None) -> StateRoot:
+    """As for all other commands. Raises NotNow where it cannot be found out: a receiver is not to blame for that."""
+    if state_root:
+        return StateRoot(Path(os.path.realpath(Path(state_root).expanduser())))
+    from the_loop.cli.common import Options, RootUnknown
+    from the_loop.once import NotNow
 
-    return Options(given["config_file"], given["state_root"], verbose=False).root()
+    try:
+        return Options(config_file, None, verbose=False).root()
+    except RootUnknown as error:
+        raise NotNow(error.problem, error.hint) from error

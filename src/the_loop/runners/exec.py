@@ -58,7 +58,6 @@ class Command:
     environment: Mapping[str, str]
     output: Path | None
     extras: Extras = NO_EXTRAS
-    root: Path | None = None  # the state root, as the command is told it
 
 
 class CannotStart(Exception):
@@ -190,12 +189,11 @@ def keeper_argv(command: Command, offer: Offer) -> list[str]:
     return [sys.executable, "-I", "-S", "-X", "utf8", str(KEEPER), *place, *command.argv]
 
 
-def variables(payload: Mapping[str, object], root: Path | None = None) -> dict[str, str]:
+def variables(payload: Mapping[str, object]) -> dict[str, str]:
     """What the environment of the command says of the delivery: text from outside, without control characters."""
     about = {f"THE_LOOP_DELIVERY_{name}": _plain(payload.get(field)) for name, field in _VARIABLES}
     redelivery = "true" if payload.get("redelivery") else "false"
-    about |= {"THE_LOOP_DELIVERY_REDELIVERY": redelivery, "THE_LOOP_ROOT": "" if root is None else str(root)}
-    return {**about, "THE_LOOP_MARK": OWN_MARKER}
+    return {**about, "THE_LOOP_DELIVERY_REDELIVERY": redelivery, "THE_LOOP_MARK": OWN_MARKER}
 
 
 def _prepared(command: Command, offer: Offer) -> dict[str, str]:
@@ -207,7 +205,7 @@ def _prepared(command: Command, offer: Offer) -> dict[str, str]:
         payload = read_json_object(beside(offer.stem, "payload.json"))
     except (OSError, ValueError) as error:
         raise CannotStart(f"cannot read its payload: {explain(error)}") from error
-    about = variables(payload, command.root)
+    about = variables(payload)
     try:
         if given := command.extras.given(command.argv, payload):
             replace_file(beside(offer.stem, "given"), given, sync=False)

@@ -101,7 +101,6 @@ def build(section: ExecSession, site: RunnerSite) -> Runner:
         environment=site.environ,
         output=StateRoot(site.root).logs / "output.log",
         extras=extras_of(section, site.environ),
-        root=site.root,
     )
     units = find_units(site.root, site.environ, section.slice or SLICE)
     if units is None:

@@ -51,7 +51,7 @@ PASSED_ON = frozenset(
         *("XDG_DATA_HOME", "XDG_DATA_DIRS", "XDG_CACHE_HOME", "XDG_STATE_HOME"),
     }
 )
-PREFIXES = ("LC_", "THE_LOOP_DELIVERY_", "THE_LOOP_MARK", "THE_LOOP_ROOT")
+PREFIXES = ("LC_", "THE_LOOP_DELIVERY_", "THE_LOOP_MARK")
 PAYLOAD_HEAD = '{"schema": 1, "offer": '  # the number, a comma, and the rest follow
 GIVEN = "THE_LOOP_GIVEN"  # set if there is a `<stem>.given`; not passed on
 PLACEHOLDERS = ("{text}", "{title}", "{url}", "{ref}")  # whole arguments that a value takes the place of
