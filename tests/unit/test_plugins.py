@@ -101,7 +101,8 @@ def test_provider_of_ours_when_its_section_is_checked_loads_neither_event_loop_n
         import sys
         from the_loop.config_file import parse
         parse(b"polling: {sources: [{provider: github, repos: [o/r], label: a}, {provider: directory, path: i,"
-              b" authorizedUsers: [x]}]}\\nrouting: {authorizedUsers: [x]}\\nsession: {command: [x]}", "c.yaml")
+              b" authorizedUsers: [x]}, {provider: telegram, authorizedUsers: ['1']}]}"
+              b"\\nrouting: {authorizedUsers: [x]}\\nsession: {command: [x]}", "c.yaml")
         print(sorted({"asyncio", "httpx2", "importlib.metadata"} & set(sys.modules)))
     """
 
@@ -226,6 +227,7 @@ def test_source_is_built_with_what_it_may_use(install: Install, tmp_path: Path) 
         "environ": {"HOME": "/home/alice"},
         "authorized": {"alice"},
         "linger_s": 7,
+        "takes_over": False,
         "waits": True,
         "cursor": {"at": 5},
         "wait_s": 60.0,
