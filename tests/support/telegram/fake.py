@@ -90,6 +90,7 @@ class FakeTelegram:
     conflicts: int = 0
     most_in_flight: int = 0
     webhook: str = ""
+    sees_groups: bool = True
     log: list[Asked] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     titles: dict[int, str] = field(default_factory=lambda: {GROUP: "The group", FORUM: "The forum"})
@@ -264,7 +265,9 @@ class FakeTelegram:
             return _error(401, "Unauthorized")
         if method == "getMe":
             me = {"id": self.bot_id, "is_bot": True, "first_name": "Loop", "username": self.username}
-            return _ok(me)
+            return _ok({**me, "can_read_all_group_messages": self.sees_groups})
+        if method == "getWebhookInfo":
+            return _ok({"url": self.webhook, "pending_update_count": len(self._kept)})
         if method == "deleteWebhook":
             self.webhook = ""
             return _ok(True)

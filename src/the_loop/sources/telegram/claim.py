@@ -43,6 +43,11 @@ def claims_folder() -> Path:
         raise SourceError(f"cannot claim the token: uid {uid} has no home directory in the user database") from error
 
 
+def claim_of(token: str) -> Path:
+    """The folder of this token. Raises SourceError."""
+    return claims_folder() / sha256(token.encode()).hexdigest()[:32]
+
+
 class Claim:
     """The claim of one source, on whatever token it has now. `tell` gets its events.
 
@@ -68,7 +73,7 @@ class Claim:
 
     def take(self, token: str) -> tuple[Path, str]:
         """The folder of this token, and who holds it: nothing if that is us now. Raises SourceError."""
-        folder = claims_folder() / sha256(token.encode()).hexdigest()[:32]
+        folder = claim_of(token)
         if self._is_held(folder):
             return folder, ""
         if (wanted := _wanted(folder)) is not None:

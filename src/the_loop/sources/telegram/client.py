@@ -50,14 +50,21 @@ class Client:
 
     async def me(self, token: str) -> tuple[int, str]:
         """The bot's id and its user name. Raises SourceError and Limited."""
-        value = await self._ask(token, "getMe", {})
-        try:
-            number, name = value["id"], value["username"]
-        except (LookupError, TypeError):
-            number, name = None, ""
+        value = await self.profile(token)
+        number, name = value.get("id"), value.get("username")
         if type(number) is not int or not isinstance(name, str):
             raise SourceError("getMe: the answer does not name a bot")
         return number, name
+
+    async def profile(self, token: str) -> Mapping[str, Any]:
+        """What the bot's account is like. Raises SourceError and Limited."""
+        value = await self._ask(token, "getMe", {})
+        return value if isinstance(value, dict) else {}
+
+    async def has_webhook(self, token: str) -> bool:
+        """True if the bot's updates are sent elsewhere. Raises SourceError and Limited."""
+        value = await self._ask(token, "getWebhookInfo", {})
+        return bool(value.get("url")) if isinstance(value, dict) else False
 
     async def updates(self, token: str, offset: int | None, wait_s: int) -> Sequence[Any]:
         """What came since, after at most `wait_s` seconds. All before `offset` is gone then, for everybody.

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Final
 
 from the_loop.config import Config, Fault
 from the_loop.sources.section import normal, place_faults
-from the_loop.sources.telegram.section import TelegramSection
+from the_loop.sources.telegram.section import VARIABLES, TelegramSection
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from the_loop.findings import Finding, Site
     from the_loop.sources.base import Source, SourceSite
 
 Section = TelegramSection
-VARIABLES: Final = ("TELEGRAM_BOT_TOKEN",)
 _ID: Final = re.compile(r"[1-9][0-9]{0,18}", re.ASCII)
 # accounts that Telegram shows for what is written in the name of a chat: by anyone who administers it
 _NOBODY: Final = {"777000": "Telegram itself", "1087968824": "every anonymous administrator", "136817688": "channels"}
@@ -62,6 +64,12 @@ def build(section: TelegramSection, site: SourceSite) -> Source:
         earlier.resume(site.wait_left_s, site.wait_s)
     client = Client(url, limiters, earlier=earlier, wait_s=site.wait_s)
     return TelegramSource(site, client, token, exposed=_exposure(section, site))
+
+
+def examine(section: TelegramSection, site: Site) -> Iterator[Finding]:
+    from the_loop.sources.telegram.examination import examine as examined
+
+    return examined(section, site)
 
 
 def _exposure(section: TelegramSection, site: SourceSite) -> str:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from the_loop.config import Seconds, SourceSection
 from the_loop.sources.section import ApiUrl, CommandPart, Credential
+
+VARIABLES: Final = ("TELEGRAM_BOT_TOKEN",)
 
 
 class TelegramSection(SourceSection, frozen=True, kw_only=True):
