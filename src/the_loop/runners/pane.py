@@ -65,7 +65,8 @@ class Look:
     reads_lines: bool  # the terminal is in line mode
     screen: tuple[str, ...]  # lines from the top
     cursor: tuple[int, int]  # column and line, from 0
-    prompt: str | None = None  # what was left of the cursor when the program was ready first
+    prompt: str = ""  # what was left of the cursor when the program was ready first
+    ready: str = ""  # names the program, and the mode of its terminal
     idle_s: float | None = None  # since the last key of a person; None if nobody is attached
 
     @property
@@ -129,7 +130,7 @@ def _is_command(word: str) -> bool:
 def is_half_typed(look: Look) -> bool:
     """True if there is text between the program's prompt and the cursor."""
     left = look.left
-    if look.prompt is not None and look.prompt.strip() and left.startswith(look.prompt):
+    if look.prompt.strip() and left.startswith(look.prompt):
         return bool(left[len(look.prompt) :].strip())
     return _INPUT_LINE.match(left) is not None
 

@@ -35,13 +35,14 @@ from the_loop.durable import read_json_object, to_json_bytes, write_durably
 from the_loop.processes import Identity, boot_id, identity_of, pinned
 from the_loop.runners.base import NotNow, Offer, Status, Trace
 from the_loop.runners.keeper import create
-from the_loop.runners.pane import Look, harmless, one_line, unframed, why_busy
+from the_loop.runners.pane import Look, harmless, is_bare_shell, one_line, unframed, why_busy
 from the_loop.runners.prompts import Prompts
 from the_loop.runners.tmux_server import CannotStart, Server, is_alive
 from the_loop.runners.tmux_session import (
     Program,
     Session,
     State,
+    leader_of,
     missing,
     new_number,
     session_name,
@@ -89,6 +90,11 @@ class Mark:
     @property
     def server(self) -> str:
         return self.place.partition("/")[0]
+
+    @property
+    def home(self) -> str:
+        """Server and pane: while they are there, they know what was typed."""
+        return self.place.rpartition("/")[0]
 
 
 class Held(Exception):
@@ -158,6 +164,10 @@ class TmuxRunner:
 
     async def close(self) -> None:
         self._server.close()
+
+    def place(self, _offer: Offer) -> str:
+        """The unit that all sessions are in."""
+        return self._server.unit() or ""
 
     # --- what is known ---
 
@@ -231,7 +241,7 @@ class TmuxRunner:
             remove_old_marks(offer.stem, offer.number)
             self._write_mark(offer, Mark(offer.number, number, session.name, state.place, time.time()))
             label = f"{offer.delivery_id}#{offer.number}"
-            after = await session.paste(state, number, content, prompt=look.left, label=label, lock_fd=lock_fd)
+            after = await session.paste(state, number, content, look, label=label, lock_fd=lock_fd)
             if after is not None and after.typed == number:
                 self._typed.add(number)
                 self._insisted.discard(offer.ref)
@@ -277,7 +287,7 @@ class TmuxRunner:
         if text:
             number = new_number()
             content = self._content(text, look, f"{session.name}-thread")
-            after = await session.paste(state, number, content, prompt=look.left, label=None)
+            after = await session.paste(state, number, content, look, label=None)
             if after is None or after.typed != number or not await self._read(session, number, after.place):
                 raise NotNow("the session is starting")
             look = await self._waits_for_text(session, await self._expected(session), offer.ref)
@@ -293,21 +303,20 @@ class TmuxRunner:
         """The session with a program that runs: started, or started again. Raises CannotStart, Held."""
         await self._server.start()
         state = await session.state()
-        if state is not None and not state.is_dead:
-            return state
         handle = self._store.handle(offer.ref)
+        if state is not None and not state.is_dead:
+            if handle is not None and handle.pane == state.pane and handle.server == state.server:
+                return state
+            self._note_session(offer, payload, session)
+            self._note_place(offer.ref, state)
+            return state
         told = bool(self._store.told(offer.ref))
-        if handle is not None and handle.name == session.name:
-            if handle.resumes >= _RESUMES:
-                self._store.save(handle.changed(resumes=0))
-                raise Held(f"its program ended {_RESUMES} times in a row")
-            self._store.save(handle.changed(resumes=handle.resumes + 1))  # counted before it is done
+        if handle is not None:
+            self._count_resume(handle, state)
         program = (told and self._settings.resume) or self._settings.first
         if problem := missing(program):
             raise CannotStart(problem)
-        if handle is None or handle.name != session.name:
-            url, title = (str(payload.get(name) or "") for name in ("url", "title"))
-            self._store.save(Handle(offer.ref, session.name, time.time(), url, title))
+        self._note_session(offer, payload, session)
         if state is None:
             await session.create(offer.ref, program, needs_thread=told)
         else:
@@ -315,6 +324,25 @@ class TmuxRunner:
         state = await self._expected(session)
         self._note_place(offer.ref, state)
         return state
+
+    def _note_session(self, offer: Offer, payload: Mapping[str, Any], session: Session) -> None:
+        """Have a handle of it."""
+        if self._store.handle(offer.ref) is None:
+            url, title = (str(payload.get(name) or "") for name in ("url", "title"))
+            self._store.save(Handle(offer.ref, session.name, time.time(), url, title))
+
+    def _count_resume(self, handle: Handle, state: State | None) -> None:
+        """Count that its program is started again, before it is done; each end of a program once. Raises Held.
+
+        A session that was never there is not started again, and a start that was cut off is the same one.
+        """
+        end = state.place if state is not None else handle.program
+        if end in ("", handle.counted):
+            return
+        if handle.resumes >= _RESUMES:
+            self._store.save(handle.changed(resumes=0, counted=end))
+            raise Held(f"its program ended {_RESUMES} times in a row")
+        self._store.save(handle.changed(resumes=handle.resumes + 1, counted=end))
 
     def _note_place(self, ref: str, state: State) -> None:
         handle = self._store.handle(ref)
@@ -329,7 +357,7 @@ class TmuxRunner:
         if ref in self._insisted and not state.is_off:
             await session.leave_mode(state)
             return look
-        if state.prompt is None:
+        if state.ready != look.ready and not is_bare_shell(look.foreground):
             look = await self._started(session, state, look)
         if state.is_off:
             raise NotNow("the terminal takes no input")
@@ -338,20 +366,21 @@ class TmuxRunner:
         return look
 
     async def _started(self, session: Session, state: State, look: Look) -> Look:
-        """A look at a program that has started: it shows the same for a while, and does not compute."""
+        """A look at a program that has started: it shows the same for a while.
+
+        One that has left the terminal in line mode is given longer, and must not compute: it may be loading still.
+        """
         until = time.monotonic() + _READY_S
-        since, before = time.monotonic(), (look.screen, look.cursor, look.reads_lines, used_ticks(state.pid))
+        since, before = time.monotonic(), _shown(state, look)
         while True:
             await asyncio.sleep(_LOOK_S)
             state = await self._expected(session)
             look = await session.look(state)
-            now = (look.screen, look.cursor, look.reads_lines, used_ticks(state.pid))
-            if now != before:
+            if (now := _shown(state, look)) != before:
                 since, before = time.monotonic(), now
-            if time.monotonic() - since >= (_STEADY_LINES_S if look.reads_lines else _STEADY_S):
+            is_steady = time.monotonic() - since >= (_STEADY_LINES_S if look.reads_lines else _STEADY_S)
+            if is_steady or time.monotonic() > until:  # some show a clock
                 return look
-            if time.monotonic() > until:
-                raise NotNow("its program is starting")
 
     # --- seeing it through ---
 
@@ -361,6 +390,7 @@ class TmuxRunner:
         payload = _payload(offer)
         kind = "" if isinstance(payload, Outcome) else str(payload.get("kind"))
         is_read = await self._read(session, mark.text, mark.place)
+        self._typed.discard(mark.text)
         if _mark(offer.stem) != mark:
             return None
         if kind == Kind.CLOSE:
@@ -519,9 +549,16 @@ def _mark(stem: Path) -> Mark | None:
 
 def _trace(mark: Mark, state: State | None) -> Trace | None:
     """What the session says of the offer that left this mark; None if it was not typed so far."""
-    if state is None or state.place != mark.place or state.is_dead:
+    if state is None or state.home != mark.home:
         return Trace.UNKNOWN
-    return Trace.RUNNING if state.typed == mark.text else None
+    if state.typed != mark.text:
+        return None
+    return Trace.RUNNING if state.place == mark.place and not state.is_dead else Trace.UNKNOWN
+
+
+def _shown(state: State, look: Look) -> tuple[object, ...]:
+    """What changes while a program starts."""
+    return (look.screen, look.reads_lines, used_ticks(leader_of(state.pid)) if look.reads_lines else 0)
 
 
 def _is_unread(state: State) -> bool:

@@ -8,7 +8,8 @@ it, so that an option and its deed cannot be apart:
     @typed          the text that was pasted last, by the number that its start mark has
     @submitted      the text that was followed by Enter
     @last-delivery  `<delivery id>#<offer>`, for people
-    @prompt         what was left of the cursor when the program was ready first; none while it starts
+    @ready          which program was ready for a text, and in which mode its terminal was; none while it starts
+    @prompt         what was left of the cursor then
     @needs          set where the program was started again, and was not told yet what came before
 """
 
@@ -36,7 +37,7 @@ from the_loop.runners.tmux_server import CannotStart, NoServer, Server
 _NAMES: Final = (
     *("pid", "session_id", "pane_id", "pane_pid", "pane_dead", "pane_in_mode", "pane_mode", "pane_input_off"),
     *("pane_tty", "cursor_x", "cursor_y", "session_attached"),
-    *("@gate", "@typed", "@submitted", "@prompt", "@needs"),
+    *("@gate", "@typed", "@submitted", "@ready", "@prompt", "@needs"),
 )
 _STATE: Final = "|".join(f"#{{{name}}}" for name in _NAMES)
 _NO_SESSION: Final = (
@@ -82,13 +83,19 @@ class State:
     gate: str
     typed: str
     submitted: str
-    prompt: str | None
+    ready: str
+    prompt: str
     needs_thread: bool
+
+    @property
+    def home(self) -> str:
+        """Names this very pane."""
+        return f"{self.server}/{self.pane}"
 
     @property
     def place(self) -> str:
         """Names this very program: of another one, also in the same pane, nothing is known."""
-        return f"{self.server}/{self.pane}/{self.pid}"
+        return f"{self.home}/{self.pid}"
 
 
 def new_number() -> str:
@@ -147,15 +154,19 @@ class Session:
         clients, mark, screen = answer.out.partition("--screen--\n")
         if answer.code or not mark:
             raise Unanswered(None, f"cannot look at the terminal: {answer.err or 'no answer'}")
+        leader = leader_of(state.pid)
+        is_lines = reads_lines(state.tty)
+        ready = f"{leader}:{'lines' if is_lines else 'raw'}"
         keys = [int(line) for line in clients.split() if line.isdigit()]
         return Look(
             is_dead=state.is_dead,
             mode=state.mode,
-            foreground=foreground_of(state.pid),
-            reads_lines=reads_lines(state.tty),
+            foreground=command_line(leader),
+            reads_lines=is_lines,
+            ready=ready,
             screen=tuple(screen.split("\n")),
             cursor=state.cursor,
-            prompt=state.prompt,
+            prompt=state.prompt if state.ready == ready else "",
             idle_s=time.time() - max(keys) if keys else None,
         )
 
@@ -172,7 +183,9 @@ class Session:
             *("source-file", "-", ";", "respawn-pane", "-k", "-t", self.target, *_run(program)),
             stdin=self._environment(program),
         )
-        if answer.code and "duplicate session" not in answer.err:
+        if "duplicate session" in answer.err and await self.state() is None:
+            await self.kill()  # somebody closed our pane, and others are left: nothing can be typed there
+        elif answer.code and "duplicate session" not in answer.err:
             raise CannotStart(f"cannot start a tmux session: {answer.err}")
 
     async def restart(self, state: State, program: Program, *, needs_thread: bool) -> None:
@@ -180,7 +193,7 @@ class Session:
         pane = state.pane
         answer = await self._asked(
             *("source-file", "-", ";", "respawn-pane", "-t", pane, *_run(program), ";"),
-            *("set-option", "-u", "-t", pane, "@prompt", ";"),
+            *("set-option", "-u", "-t", pane, "@ready", ";"),
             *("set-option", "-F", "-t", pane, "@submitted", "#{@typed}", ";"),
             *("set-option", "-t", pane, "@needs", "thread" if needs_thread else "", ";"),
             *("set-option", "-t", pane, "@gate", new_number()),
@@ -200,7 +213,7 @@ class Session:
         return "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
 
     async def paste(
-        self, state: State, number: str, text: bytes, *, prompt: str, label: str | None, lock_fd: int | None = None
+        self, state: State, number: str, text: bytes, look: Look, *, label: str | None, lock_fd: int | None = None
     ) -> State | None:
         """Type this text if the pane is still as `state` says; whether it did is in the `typed` of the state after.
 
@@ -212,7 +225,9 @@ class Session:
             ("@gate", state.gate), ("pane_pid", state.pid), ("pane_dead", 0), ("pane_in_mode", 0), ("pane_input_off", 0)
         )
         noted = [f"set-option -t {pane} @typed {number}", f"set-option -t {pane} @gate {number}"]
-        noted += [f"set-option -t {pane} @prompt x{prompt.encode().hex()}", f'set-option -t {pane} @needs ""']
+        noted += [f"set-option -t {pane} @ready {look.ready}", f'set-option -t {pane} @needs ""']
+        prompt = look.prompt or look.left
+        noted.append(f"set-option -t {pane} @prompt x{prompt.encode().hex()}")
         if label is not None:
             noted.append(f'set-option -F -t {pane} @last-delivery "#{{@want}}"')
         done = " ; ".join((*noted, f"paste-buffer -p -r -d -b {number} -t {pane}"))
@@ -290,20 +305,27 @@ class Session:
             gate=said["@gate"],
             typed=said["@typed"],
             submitted=said["@submitted"],
+            ready=said["@ready"],
             prompt=_prompt(said["@prompt"]),
             needs_thread=bool(said["@needs"]),
         )
 
 
-def foreground_of(pid: int) -> tuple[str, ...]:
-    """The command line of what is in the foreground of the terminal of `pid`; empty if that cannot be seen."""
+def leader_of(pid: int) -> int:
+    """Which process leads the foreground of the terminal of `pid`; this one itself if that cannot be seen."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        leader = int(fields[5])
-        argv = Path(f"/proc/{leader if leader > 0 else pid}/cmdline").read_bytes().split(b"\0")[:-1]
+        leader = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[5])
     except (OSError, ValueError, IndexError):
+        return pid
+    return leader if leader > 0 else pid
+
+
+def command_line(pid: int) -> tuple[str, ...]:
+    """Of this process; empty if it cannot be seen."""
+    try:
+        return tuple(map(os.fsdecode, Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]))
+    except OSError:
         return ()
-    return tuple(map(os.fsdecode, argv))
 
 
 def used_ticks(pid: int) -> int:
@@ -361,9 +383,9 @@ def _all(*conditions: tuple[str, object]) -> str:
     return whole
 
 
-def _prompt(text: str) -> str | None:
+def _prompt(text: str) -> str:
     try:
-        return bytes.fromhex(text[1:]).decode() if text.startswith("x") else None
+        return bytes.fromhex(text[1:]).decode()
     except ValueError:
         return ""
 

@@ -35,6 +35,7 @@ class Handle:
     url: str = ""
     title: str = ""
     resumes: int = 0
+    counted: str = ""  # the end of a program that was counted last
     socket: str = ""
     server: str = ""  # "pid:starttime:boot"
     unit: str | None = None
@@ -59,6 +60,7 @@ class Handle:
             "since": timestamp(self.since),
             "sinceEpoch": self.since,
             "resumes": self.resumes,
+            "counted": self.counted,
             **where,
             "program": self.program,
             **last,
@@ -78,6 +80,7 @@ def handle_of(said: Mapping[str, Any]) -> Handle | None:
         url=str(said.get("url") or ""),
         title=str(said.get("title") or ""),
         resumes=resumes if isinstance(resumes, int) else 0,
+        counted=str(said.get("counted") or ""),
         socket=str(said.get("socket") or ""),
         server=str(said.get("server") or ""),
         unit=str(said["unit"]) if said.get("unit") else None,
