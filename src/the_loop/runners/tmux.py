@@ -353,7 +353,7 @@ class TmuxRunner:
 
     async def _waits_for_text(self, session: Session, state: State, ref: str) -> Look:
         """A look at a program that waits for a text. Raises NotNow, OSError."""
-        look = await session.look(state)
+        look = await self._look(session, state)
         if ref in self._insisted and not state.is_off:
             await session.leave_mode(state)
             return look
@@ -365,6 +365,14 @@ class TmuxRunner:
             raise NotNow(reason)
         return look
 
+    async def _look(self, session: Session, state: State) -> Look:
+        """Raises NotNow where the program has ended meanwhile, OSError."""
+        try:
+            return await session.look(state)
+        except OSError:
+            await self._expected(session)
+            raise
+
     async def _started(self, session: Session, state: State, look: Look) -> Look:
         """A look at a program that has started: it shows the same for a while.
 
@@ -375,7 +383,7 @@ class TmuxRunner:
         while True:
             await asyncio.sleep(_LOOK_S)
             state = await self._expected(session)
-            look = await session.look(state)
+            look = await self._look(session, state)
             if (now := _shown(state, look)) != before:
                 since, before = time.monotonic(), now
             is_steady = time.monotonic() - since >= (_STEADY_LINES_S if look.reads_lines else _STEADY_S)
@@ -415,26 +423,29 @@ class TmuxRunner:
                 state, asked_at = await session.state(), time.monotonic()
             if state is None or state.place != place or state.is_dead or state.typed != text:
                 return False
-            if _is_unread(state):
+            if await _is_unread(session, state):
                 if time.monotonic() > slow_at:
                     raise NotNow("the program does not read what was typed")
                 await asyncio.sleep(next(waits_s))
                 continue
             if state.submitted != text:
-                await asyncio.sleep(ENTER_S)
-                if not _is_unread(state) and not await self._may_press_enter(session, state):
-                    raise NotNow("the text is typed, and Enter has to wait")
-                await session.submit(state, text)
+                await self._submit(session, state, text)
                 asked_at = float("-inf")
                 continue
             await asyncio.sleep(_TWICE_S)
             again = await session.state()
-            if again is not None and again.place == place and not again.is_dead and not _is_unread(again):
+            is_same = again is not None and again.place == place and not again.is_dead
+            if is_same and not await _is_unread(session, state):
                 return True
             asked_at = float("-inf")
 
-    async def _may_press_enter(self, session: Session, state: State) -> bool:
-        return not (state.mode or state.is_off)
+    async def _submit(self, session: Session, state: State, text: str) -> None:
+        """Press Enter, once nothing was typed for a while. Raises NotNow while keys are for something else."""
+        await asyncio.sleep(ENTER_S)
+        if state.mode or state.is_off:
+            raise NotNow("the text is typed, and Enter has to wait: the terminal is in copy mode, or takes no input")
+        if not await _is_unread(session, state):
+            await session.submit(state, text)
 
     async def _until_it_ends(self, session: Session, mark: Mark) -> None:
         """Give a program that was told of the end its time."""
@@ -561,12 +572,18 @@ def _shown(state: State, look: Look) -> tuple[object, ...]:
     return (look.screen, look.reads_lines, used_ticks(leader_of(state.pid)) if look.reads_lines else 0)
 
 
-def _is_unread(state: State) -> bool:
-    """True while there is input that the program has not read; False also for a terminal that is gone."""
+async def _is_unread(session: Session, state: State) -> bool:
+    """True while there is input that the program has not read, or while that cannot be told: its end is found next.
+
+    Raises OSError for a terminal that is there and cannot be asked.
+    """
     try:
         return unread(state.tty) > 0
     except OSError:
-        return False
+        now = await session.state()
+        if now is not None and now.place == state.place and not now.is_dead:
+            raise
+        return True
 
 
 @contextlib.contextmanager

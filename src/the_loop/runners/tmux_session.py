@@ -348,15 +348,15 @@ def unread(tty: Path) -> int:
 
 
 def reads_lines(tty: Path) -> bool:
-    """True if the terminal is in line mode (canonical): the kernel collects lines of at most 4,095 bytes."""
-    try:
-        descriptor = _open(tty)
-    except OSError:
-        return False
+    """True if the terminal is in line mode (canonical): the kernel collects lines of at most 4,095 bytes.
+
+    Raises OSError.
+    """
+    descriptor = _open(tty)
     try:
         return bool(termios.tcgetattr(descriptor)[3] & termios.ICANON)
-    except termios.error:
-        return False
+    except termios.error as error:
+        raise OSError(*error.args) from error
     finally:
         os.close(descriptor)
 
