@@ -45,7 +45,7 @@ _INPUT_LINE: Final = re.compile(rf"{_EDGE}[>»\u276f\u203a]\s+\S")
 _QUESTIONS: Final = (
     rf"{_EDGE}{_POINTER}\s*\d+[.)]\s+(?:{_ANSWERS})\b",
     rf"{_EDGE}(?:Do you want to|Would you like to|Allow command)[^\n]*\?\s*[│┃|▌]?\s*\n{_EDGE[1:]}{_POINTER}",
-    r"[\[(](?:y/n|Y/n|y/N|yes/no|y/n/a)[^\])\n]*[\])]\s*[:?]?\s*\Z",
+    r"[\[(](?:y/n|Y/n|y/N|yes/no)\b[^\n]{0,40}[\])]\s*[:?]?\s*\Z",
     r"\(Y\)es/\(N\)o[^\n]*\Z",
     r"(?:^|\s)(?:[Pp]assword|[Pp]assphrase|PIN|Verification code)[^\n]{0,80}:\s*\Z",
     r"(?:[Pp]ress|[Hh]it) (?:any key|Enter|RETURN|\[?ENTER\]?)[^\n]*\Z",
