@@ -62,6 +62,7 @@ _STEADY_LINES_S: Final = 2.0  # the same for one that leaves the terminal in lin
 _LOOK_S: Final = 0.08
 _TRIES: Final = 5
 _RESUMES: Final = 3  # in a row
+_ENDED: Final = "the program of the session ended"
 _END_S: Final = 5.0  # between the hang-up and KILL
 
 
@@ -278,11 +279,13 @@ class TmuxRunner:
 
     async def _ready(self, session: Session, offer: Offer, payload: Mapping[str, Any]) -> tuple[State, Look]:
         """The session, with a program that waits for a text. Raises CannotStart, Held, NotNow, OSError."""
+        if (seen := await self._seen_ready(session, offer.ref)) is not None:
+            return seen
         state = await self._running(session, offer, payload)
         if state.typed != state.submitted:
             await self._read(session, state.typed, state.place)
             state = await self._expected(session)
-        look = await self._waits_for_text(session, state, offer.ref)
+        state, look = await self._waits_for_text(session, state.pane, offer.ref)
         text = self._settings.prompts.resumed(payload, self._store.told(offer.ref)) if state.needs_thread else ""
         if text:
             number = new_number()
@@ -290,18 +293,30 @@ class TmuxRunner:
             after = await session.paste(state, number, content, look, label=None)
             if after is None or after.typed != number or not await self._read(session, number, after.place):
                 raise NotNow("the session is starting")
-            look = await self._waits_for_text(session, await self._expected(session), offer.ref)
-        return await self._expected(session), look
+            state, look = await self._waits_for_text(session, state.pane, offer.ref)
+        return state, look
+
+    async def _seen_ready(self, session: Session, ref: str) -> tuple[State, Look] | None:
+        """The same by one look, as it is of most events; None where something else is to be done first."""
+        handle = self._store.handle(ref)
+        if handle is None or not handle.pane or ref in self._insisted:
+            return None
+        try:
+            state, look = await session.look(handle.pane)
+        except OSError:
+            return None
+        is_known = (state.server, state.pane, state.ready) == (handle.server, handle.pane, look.ready)
+        is_free = not (state.is_dead or state.is_off or state.needs_thread) and state.typed == state.submitted
+        return (state, look) if is_known and is_free and not why_busy(look, self._settings.busy) else None
 
     async def _expected(self, session: Session) -> State:
         state = await session.state()
         if state is None or state.is_dead:
-            raise NotNow("the program of the session ended")
+            raise NotNow(_ENDED)
         return state
 
     async def _running(self, session: Session, offer: Offer, payload: Mapping[str, Any]) -> State:
         """The session with a program that runs: started, or started again. Raises CannotStart, Held."""
-        await self._server.start()
         state = await session.state()
         handle = self._store.handle(offer.ref)
         if state is not None and not state.is_dead:
@@ -318,6 +333,7 @@ class TmuxRunner:
             raise CannotStart(problem)
         self._note_session(offer, payload, session)
         if state is None:
+            await self._server.start()
             await session.create(offer.ref, program, needs_thread=told)
         else:
             await session.restart(state, program, needs_thread=told)
@@ -351,29 +367,32 @@ class TmuxRunner:
             place = {"socket": str(self._server.socket()), "server": state.server, "unit": self._server.unit()}
             self._store.save(handle.changed(program=program, pane=state.pane, **place))
 
-    async def _waits_for_text(self, session: Session, state: State, ref: str) -> Look:
+    async def _waits_for_text(self, session: Session, pane: str, ref: str) -> tuple[State, Look]:
         """A look at a program that waits for a text. Raises NotNow, OSError."""
-        look = await self._look(session, state)
+        state, look = await self._look(session, pane)
         if ref in self._insisted and not state.is_off:
             await session.leave_mode(state)
-            return look
+            return state, look
         if state.ready != look.ready and not is_bare_shell(look.foreground):
-            look = await self._started(session, state, look)
+            state, look = await self._started(session, state, look)
         if state.is_off:
             raise NotNow("the terminal takes no input")
         if reason := why_busy(look, self._settings.busy):
             raise NotNow(reason)
-        return look
+        return state, look
 
-    async def _look(self, session: Session, state: State) -> Look:
+    async def _look(self, session: Session, pane: str) -> tuple[State, Look]:
         """Raises NotNow where the program has ended meanwhile, OSError."""
         try:
-            return await session.look(state)
+            state, look = await session.look(pane)
         except OSError:
             await self._expected(session)
             raise
+        if state.is_dead:
+            raise NotNow(_ENDED)
+        return state, look
 
-    async def _started(self, session: Session, state: State, look: Look) -> Look:
+    async def _started(self, session: Session, state: State, look: Look) -> tuple[State, Look]:
         """A look at a program that has started: it shows the same for a while.
 
         One that has left the terminal in line mode is given longer, and must not compute: it may be loading still.
@@ -382,13 +401,12 @@ class TmuxRunner:
         since, before = time.monotonic(), _shown(state, look)
         while True:
             await asyncio.sleep(_LOOK_S)
-            state = await self._expected(session)
-            look = await self._look(session, state)
+            state, look = await self._look(session, state.pane)
             if (now := _shown(state, look)) != before:
                 since, before = time.monotonic(), now
             is_steady = time.monotonic() - since >= (_STEADY_LINES_S if look.reads_lines else _STEADY_S)
             if is_steady or time.monotonic() > until:  # some show a clock
-                return look
+                return state, look
 
     # --- seeing it through ---
 

@@ -142,23 +142,23 @@ class Session:
         except NoServer:
             return None
 
-    async def look(self, state: State) -> Look:
-        """What the pane shows. Raises Unanswered."""
-        try:
-            answer = await self._server.ask(
-                *("list-clients", "-t", f"={self.name}", "-F", "#{client_activity}", ";"),
-                *("display-message", "-p", "--", "--screen--", ";", "capture-pane", "-p", "-t", state.pane),
-            )
-        except NoServer as error:
-            raise Unanswered(None, "the tmux server ended") from error
-        clients, mark, screen = answer.out.partition("--screen--\n")
-        if answer.code or not mark:
+    async def look(self, pane: str) -> tuple[State, Look]:
+        """What the pane shows, and the state of that moment. Raises Unanswered, also where it is gone."""
+        answer = await self._asked(
+            *self._query(),
+            *(";", "list-clients", "-t", f"={self.name}", "-F", "client=#{client_activity}", ";"),
+            *("display-message", "-p", "--", "--screen--", ";", "capture-pane", "-p", "-t", pane),
+        )
+        head, mark, screen = answer.out.partition("--screen--\n")
+        lines = head.splitlines()
+        keys = [int(line.removeprefix("client=")) for line in lines if line.startswith("client=")]
+        states = [line for line in lines if not line.startswith("client=")]
+        if answer.code or not mark or len(states) != 1:
             raise Unanswered(None, f"cannot look at the terminal: {answer.err or 'no answer'}")
-        leader = leader_of(state.pid)
-        is_lines = reads_lines(state.tty)
+        state = self._state(states[0])
+        leader, is_lines = leader_of(state.pid), reads_lines(state.tty)
         ready = f"{leader}:{'lines' if is_lines else 'raw'}"
-        keys = [int(line) for line in clients.split() if line.isdigit()]
-        return Look(
+        return state, Look(
             is_dead=state.is_dead,
             mode=state.mode,
             foreground=command_line(leader),
@@ -285,12 +285,13 @@ class Session:
             if answer.code == 0 or answer.err.startswith(_NO_SESSION):
                 return None
             raise Unanswered(None, f"tmux: {answer.err or f'exit status {answer.code}'}")
-        said = dict(zip(_NAMES, lines[-1].split("|"), strict=False))
-        if len(said) != len(_NAMES) or not said["pid"].isdigit():
-            raise Unanswered(None, f"tmux answered {lines[-1]!r:.200}")
-        return self._state(said)
+        return self._state(lines[-1])
 
-    def _state(self, said: Mapping[str, str]) -> State:
+    def _state(self, line: str) -> State:
+        """The state in a line of `_query`. Raises Unanswered where it says something else."""
+        said = dict(zip(_NAMES, line.split("|"), strict=False))
+        if len(said) != len(_NAMES) or not said["pid"].isdigit():
+            raise Unanswered(None, f"tmux answered {line!r:.200}")
         return State(
             server=self._server.note_identity(int(said["pid"])),
             session=said["session_id"],
