@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import random
 import secrets
 import shutil
 import signal
 import time
 from collections import Counter
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -225,6 +227,41 @@ def test_takeover_when_its_poller_dies_before_it_got_it_then_the_holder_goes_on(
         say(telegram, boxes, f"after {text}")
 
     assert first.events("claim.lost") == []
+
+
+@pytest.mark.crash
+def test_pollers_when_killed_at_random_then_each_message_arrives_once(telegram: FakeTelegram, boxes: list[Box]) -> None:
+    seed = secrets.randbelow(10**6)
+    dice = random.Random(seed)
+    boxes = boxes[:2]
+    running = [box.start() for box in boxes]
+    said: dict[str, int] = {}  # by digest
+    for number in range(15):
+        for part in range(dice.randrange(1, 4)):
+            text = f"message {number} {part}"
+            said[digest(text)] = telegram.say(ALICE, text)
+        victim = dice.randrange(2)
+        time.sleep(dice.random() * 0.8)  # it decides where the kill strikes
+        running[victim].kill()
+        running[victim] = boxes[victim].start()
+    try:
+        boxes[0].wait(lambda: {*said.values()} <= {*chain.from_iterable(in_order(boxes, said))}, "all messages", 60)
+    except AssertionError as error:
+        raise AssertionError(f"seed {seed}: {error}") from error
+
+    orders = in_order(boxes, said)
+    assert sorted(chain.from_iterable(orders)) == sorted(said.values()), seed
+    assert orders == [sorted(order) for order in orders], seed
+    assert (telegram.conflicts, telegram.most_in_flight) == (0, 1), seed
+
+
+def in_order(boxes: list[Box], said: dict[str, int]) -> list[list[int]]:
+    """The messages that arrived at each receiver, in order, with those that a spawn carries."""
+    found = []
+    for box in boxes:
+        got = [one for one in box.sink.got() if one.digest in said]
+        found.append([int(key.partition(":")[2]) for one in got for key in (f":{said[one.digest]}", *one.thread)])
+    return found
 
 
 def test_batch_of_a_dead_root_waits_for_it_and_is_named(telegram: FakeTelegram, boxes: list[Box]) -> None:
