@@ -351,6 +351,17 @@ def test_text_when_the_program_takes_a_fast_enter_for_text_is_one_message(tmp_pa
         assert poller.stop() == 0
 
 
+def test_text_when_the_program_takes_no_pastes_is_one_message_without_carriage_returns(tmp_path: Path) -> None:
+    with Terminals(tmp_path, "plain") as box:
+        ref = box.item("a", "a\r\nb\rc\n\x1b[201~d")
+        poller = box.start()
+
+        wait_for(box.raw, "a message")
+
+        assert box.raw() == [f"{ref}/spawn:1\na\nb\nc\n\u241b[201~d".encode()]
+        assert poller.stop() == 0
+
+
 def test_text_when_the_program_reads_lines_is_one_line_or_a_file(tmp_path: Path) -> None:
     with Terminals(tmp_path) as box:
         script = f"while IFS= read -r line; do printf '%s\\n' \"$line\" >>{tmp_path}/lines; done"

@@ -70,7 +70,7 @@ def attach(options: Options, *, ref: str, read_only: bool) -> None:
     if _states(server, [handle])[ref]["alive"] is False:
         raise LoopError(f"cannot attach to the session of '{ref}': it is not there", "the next event starts it again")
     flags = ["-r"] if read_only else []
-    argv = server.attach_argv("attach-session", *flags, "-t", f"={handle.name}")
+    argv = server.argv("attach-session", *flags, "-t", f"={handle.name}")
     environ = {name: value for name, value in os.environ.items() if name not in ("TMUX", "TMUX_PANE")}
     try:
         os.execvpe(argv[0], argv, environ)

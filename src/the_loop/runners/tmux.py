@@ -34,7 +34,6 @@ from the_loop.deliveries import DeliveryRuns, beside, claim, is_locked, outcome_
 from the_loop.durable import read_json_object, to_json_bytes, write_durably
 from the_loop.processes import Identity, boot_id, identity_of, pinned
 from the_loop.runners.base import NotNow, Offer, Status, Trace
-from the_loop.runners.keeper import create
 from the_loop.runners.pane import Look, harmless, is_bare_shell, one_line, unframed, why_busy
 from the_loop.runners.prompts import Prompts
 from the_loop.runners.tmux_server import CannotStart, Server, is_alive
@@ -222,7 +221,8 @@ class TmuxRunner:
                 return self._delivered(offer, payload)
             for _ in range(_TRIES):
                 state, look = await self._ready(session, offer, payload)
-                if (begun := await self._type(session, state, look, offer, text)) is not None:
+                content = await self._content(session, state, look, text, offer.stem.name)
+                if (begun := await self._type(session, state, look, offer, content)) is not None:
                     return await self.adopt(offer) if begun else Outcome(Verdict.NEVER_BEGUN, "it was withdrawn")
         except OSError as error:
             if self._has_begun(offer):
@@ -230,10 +230,9 @@ class TmuxRunner:
             raise CannotStart(explain(error)) from error
         raise NotNow("the terminal changes all the time")
 
-    async def _type(self, session: Session, state: State, look: Look, offer: Offer, text: str) -> bool | None:
+    async def _type(self, session: Session, state: State, look: Look, offer: Offer, content: bytes) -> bool | None:
         """True once it is typed; None if the pane changed meanwhile, False if it is not to be typed any more."""
         number = new_number()
-        content = self._content(text, look, offer.stem.name)
         async with _claimed(offer.stem) as lock_fd:
             if self._has_begun(offer):
                 return True  # by another of us
@@ -257,19 +256,24 @@ class TmuxRunner:
         return is_marked or outcome_of(offer.stem, offer.number) is not None
 
     def _write_mark(self, offer: Offer, mark: Mark) -> None:
-        numbers: dict[str, object] = {"schema": 1, "offer": mark.offer, "attempt": offer.attempt, "at": int(mark.at)}
+        numbers = {"schema": 1, "offer": mark.offer, "attempt": offer.attempt, "at": int(mark.at)}
         named = {"text": mark.text, "session": mark.session, "place": mark.place}
-        create(str(beside(offer.stem, "started.json")), {**numbers, **named})
+        # NB: whole or not at all. An empty one, of a poller that was killed, would say that nothing is known
+        write_durably(beside(offer.stem, "started.json"), to_json_bytes({**numbers, **named}))
 
     def _take_back(self, stem: Path) -> None:
         """Nothing was begun, and nothing will be: its mark says nothing any more."""
         beside(stem, "started.json").unlink(missing_ok=True)
 
-    def _content(self, text: str, look: Look, name: str) -> bytes:
-        """The bytes to paste. A program that reads lines gets one: the text, or where it is to be read."""
+    async def _content(self, session: Session, state: State, look: Look, text: str, name: str) -> bytes:
+        """The bytes to paste. A program that reads lines gets one: the text, or where it is to be read.
+
+        One that does not know where a paste ends gets no carriage returns, which would be Enter. Raises OSError.
+        """
         safe = harmless(text)
         if not look.reads_lines:
-            return safe.encode()
+            is_safe = "\r" not in safe or await session.takes_pastes(state)
+            return (safe if is_safe else unframed(safe)).encode()
         line = one_line(safe)
         if line is None:
             path = self._store.keep_text(name, safe)
@@ -289,7 +293,7 @@ class TmuxRunner:
         text = self._settings.prompts.resumed(payload, self._store.told(offer.ref)) if state.needs_thread else ""
         if text:
             number = new_number()
-            content = self._content(text, look, f"{session.name}-thread")
+            content = await self._content(session, state, look, text, f"{session.name}-thread")
             after = await session.paste(state, number, content, look, label=None)
             if after is None or after.typed != number or not await self._read(session, number, after.place):
                 raise NotNow("the session is starting")

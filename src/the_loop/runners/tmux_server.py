@@ -91,14 +91,14 @@ class Server:
 
         With a `lock_fd` the call goes on when our wait for it is over.
         """
-        client = Client(self._argv(commands), self.environment, stdin=stdin, lock_fd=lock_fd)
+        client = Client(self.argv(*commands), self.environment, stdin=stdin, lock_fd=lock_fd)
         return self._checked(await client.wait(LIMIT_S, kills=lock_fd is None))
 
     def ask_blocking(self, *commands: str) -> Answer:
         """The same in one step of the event loop. Raises NoServer, Unanswered."""
         if time.monotonic() < self._mute_until:
             raise Unanswered(None, "the tmux server did not answer a moment ago")
-        client = Client(self._argv(commands), self.environment)
+        client = Client(self.argv(*commands), self.environment)
         try:
             return self._checked(client.wait_blocking(_BLOCKING_LIMIT_S))
         except Unanswered:
@@ -129,11 +129,8 @@ class Server:
         """The unit that it runs in; None for a daemon."""
         return None if self._units is None else self._units.service_name("tmux")
 
-    def attach_argv(self, *commands: str) -> list[str]:
-        """The command line of a client for a person."""
-        return self._argv(commands)
-
-    def _argv(self, commands: tuple[str, ...]) -> list[str]:
+    def argv(self, *commands: str) -> list[str]:
+        """The command line of a client."""
         return ["tmux", "-N", "-u", "-S", str(self.socket()), *commands]
 
     def _checked(self, answer: Answer) -> Answer:
@@ -312,17 +309,16 @@ def _connected(path: Path) -> Any:
 
 
 def is_alive(identity: str) -> bool:
-    """True if the process `pid:starttime:boot` runs; one that has ended and was not reaped does not."""
+    """True if the process `pid:starttime:boot` runs; one that has ended and was not reaped does not. Raises OSError."""
     process, _, boot = identity.rpartition(":")
     found = parse_identity(process) if boot and boot == boot_id() else None
-    return found is not None and identity_of(found.pid) == found and _state(found.pid) not in "ZX"
-
-
-def _state(pid: int) -> str:
+    if found is None:
+        return False
     try:
-        return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0]
-    except OSError:
-        return "X"
+        fields = Path(f"/proc/{found.pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return int(fields[19]) == found.starttime and fields[0] not in (b"Z", b"X")
 
 
 def _pid(identity: str) -> int:

@@ -32,11 +32,12 @@ from the_loop.core.model import explain, printable
 from the_loop.runners.given import NO_EXTRAS, Extras, read_environment
 from the_loop.runners.pane import Look
 from the_loop.runners.tmux_client import Answer, Unanswered, literal, plain
+from the_loop.runners.tmux_frame import takes_pastes
 from the_loop.runners.tmux_server import CannotStart, NoServer, Server
 
 _NAMES: Final = (
     *("pid", "session_id", "pane_id", "pane_pid", "pane_dead", "pane_in_mode", "pane_mode", "pane_input_off"),
-    *("pane_tty", "cursor_x", "cursor_y", "session_attached"),
+    *("pane_tty", "cursor_x", "cursor_y", "session_attached", "window_width", "window_height", "bracket_paste_flag"),
     *("@gate", "@typed", "@submitted", "@ready", "@prompt", "@needs"),
 )
 _STATE: Final = "|".join(f"#{{{name}}}" for name in _NAMES)
@@ -80,6 +81,8 @@ class State:
     tty: Path
     cursor: tuple[int, int]
     attached: int
+    size: tuple[int, int]  # of the window, columns and lines
+    brackets: str  # whether the program takes pastes as such, "0" or "1"; empty where tmux does not tell
     gate: str
     typed: str
     submitted: str
@@ -169,6 +172,14 @@ class Session:
             prompt=state.prompt if state.ready == ready else "",
             idle_s=time.time() - max(keys) if keys else None,
         )
+
+    async def takes_pastes(self, state: State) -> bool:
+        """True if the program knows where a paste ends. Raises OSError."""
+        if state.brackets:
+            return state.brackets == "1"
+        argv = self._server.argv("attach-session", "-r", "-f", "read-only,ignore-size", "-t", f"={self.name}")
+        columns, lines = state.size
+        return await takes_pastes(argv, self._server.environment, (columns, lines + 1))  # and the status line
 
     # --- changing ---
 
@@ -303,6 +314,8 @@ class Session:
             tty=Path(said["pane_tty"]),
             cursor=(_number(said["cursor_x"]), _number(said["cursor_y"])),
             attached=_number(said["session_attached"]),
+            size=(_number(said["window_width"]), _number(said["window_height"])),
+            brackets=said["bracket_paste_flag"],
             gate=said["@gate"],
             typed=said["@typed"],
             submitted=said["@submitted"],
