@@ -241,7 +241,8 @@ class Session:
         noted.append(f"set-option -t {pane} @prompt x{prompt.encode().hex()}")
         if label is not None:
             noted.append(f'set-option -F -t {pane} @last-delivery "#{{@want}}"')
-        done = " ; ".join((*noted, f"paste-buffer -p -r -d -b {number} -t {pane}"))
+        # first: if there is nothing to paste, tmux leaves the rest of them undone, and no note says that there was
+        done = " ; ".join((f"paste-buffer -p -r -d -b {number} -t {pane}", *noted))
         return self._parsed(
             await self._server.ask(
                 *("load-buffer", "-b", number, "-", ";"),
