@@ -47,7 +47,9 @@ def attention_of(
     found += [_of_deferral(ref, one) for (ref, _), one in deferred.items() if now - one.since >= DEFERRED_S]
     for ledger in ledgers.with_pending():
         found += _of_item(ledger)
-        found += _of_receiver(ledger, watched)
+    for ledger in ledgers.all():
+        if ledger.poll.receiver:
+            found += _of_receiver(ledger, watched)
     return found[:SHOWN]
 
 

@@ -163,6 +163,7 @@ async def test_item_whose_receiver_is_gone_waits_is_shown_and_goes_on_when_it_is
     assert runner.ids() == [f"{REF}/spawn:1"]
 
     life.watched[0].rules = rules("light")
+    assert len(attention_of(life.ledgers, life.watched, "")) == 1  # also while nothing of it waits
     source.write(REF, make.entry(1))
     await life.cycle()
 
