@@ -110,7 +110,7 @@ def test_example_when_its_section_is_wrong_then_it_says_what(plugged: Box) -> No
     assert "polling.sources[0].pth: unknown key, did you mean 'path'?" in done.err
     schema = box.run("config", "schema").json()
     assert [choice["$ref"] for choice in schema["$defs"]["Session"]["anyOf"]] == [
-        "#/$defs/exec.CommandSession",
+        "#/$defs/exec.ExecSession",
         "#/$defs/print.CommandSession",
         "#/$defs/spool.Section",
         "#/$defs/tmux.TmuxSession",
