@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -159,7 +159,8 @@ def theirs() -> Iterator[Box]:
 def give(box: Box) -> None:
     """All that we made in their box is theirs."""
     for path in [box.folder, *box.folder.rglob("*")] if IS_ROOT else ():
-        os.chown(path, NOBODY.pw_uid, NOBODY.pw_gid, follow_symlinks=False)
+        with suppress(FileNotFoundError):  # what the poller is done with
+            os.chown(path, NOBODY.pw_uid, NOBODY.pw_gid, follow_symlinks=False)
 
 
 def owners(box: Box) -> set[int]:

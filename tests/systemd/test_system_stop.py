@@ -122,10 +122,10 @@ def test_stop_when_a_delivery_asks_then_returns_in_seconds_and_is_not_repeated(l
     pid = up(loop)
     loop.item("a")
 
-    code = loop.wait(lambda: loop.seen(loop.units.parents[2] / "srv/sink/code").exists(), "its end")
+    code = loop.container.path("/srv/sink/code")
+    loop.wait(lambda: code.exists() and code.read_text(), "its end")  # made first, and written then
 
-    assert code
-    assert loop.container.path("/srv/sink/code").read_text() == "4\n"
+    assert code.read_text() == "4\n"
     assert "systemctl --system stop the-loop-poll.service" in loop.container.path("/srv/sink/said").read_text()
     loop.wait(lambda: not loop.pending(), "its settling")
     assert loop.main_pid() == pid
