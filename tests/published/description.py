@@ -24,6 +24,8 @@ PATHS: Final = (
     "/issues/comments",
     "/issues/{issue_number}",
     "/issues/{issue_number}/comments",
+    "/labels",
+    "/labels/{name}",
     "/pulls/comments",
     "/pulls/{pull_number}/comments",
     "/pulls/{pull_number}/reviews",

@@ -1,4 +1,4 @@
-"""`make test` needs no npm: it runs every folder of tests but this one."""
+"""`make test` needs neither npm nor a browser: it runs every folder of tests but these."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ def test_testpaths_when_read_then_every_other_folder_of_tests() -> None:
     settings = tomllib.loads((TESTS.parent / "pyproject.toml").read_text("utf-8"))
     folders = {file.parent.relative_to(TESTS.parent).as_posix() for file in TESTS.rglob("test_*.py")}
 
-    assert folders - {"tests/published"} == set(settings["tool"]["pytest"]["ini_options"]["testpaths"])
+    assert folders - {"tests/published", "tests/browser"} == set(settings["tool"]["pytest"]["ini_options"]["testpaths"])

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from support.github.fake import FakeGitHub
 
 PREFIX = f"github:127.0.0.1/{REPO}#"
-ASKED = set(View) - {View.RATE_LIMIT}  # every answer tells that one
+SELDOM = {View.LABEL, View.LABELS}  # without an item, and by the doctor
+ACCOUNTS = {View.USER}  # by the doctor; not compared: the two schemas of a user do not tell each other apart
+ASKED = set(View) - {View.RATE_LIMIT} - SELDOM - ACCOUNTS  # every answer tells the first
 
 
 class Poller:
@@ -95,6 +97,16 @@ async def test_source_when_it_looks_then_asks_and_is_told_as_described(github: F
     assert {row.kind for one in sightings for row in one.rows} == {Kind.COMMENT, Kind.REVIEW, Kind.REVIEW_COMMENT}
     assert {last["1"], last[str(BARE)], last["999"]} == {Presence.LEFT}
     assert (told[0].items, last[str(PULL)]) == (104, Presence.AWAY)
+
+
+@in_real_loop
+async def test_client_when_it_asks_about_labels_then_as_described(github: FakeGitHub) -> None:
+    paths = [f"{NAMED}/labels/auto", f"{NAMED}/labels/none", f"{NAMED}/labels?per_page=100"]
+    async with inspected(github) as (client, found):
+        statuses = [(await client.get(path)).status for path in paths]
+
+    assert (statuses, found) == ([200, 404, 200], [])
+    assert {query.view for entry in github.log if (query := parse(entry.target))} == SELDOM
 
 
 @in_real_loop
