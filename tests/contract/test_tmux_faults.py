@@ -1,17 +1,15 @@
-"""The runner `tmux`: a text that did not reach the server, a shell as the program."""
+"""The runner `tmux`: a text that did not reach the server."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
 
 from contract.panes import Panes
-from contract.runner_suite import in_limited_loop, until
+from contract.runner_suite import in_limited_loop
 from the_loop.core.model import Verdict
 from the_loop.runners import units
 from the_loop.runners.tmux import TmuxRunner
@@ -43,22 +41,3 @@ async def test_text_when_it_did_not_reach_the_server_is_not_noted_as_typed(bench
 
     assert after is not None
     assert after.typed == state.typed
-
-
-class Shells(Panes):
-    def section(self, says: str) -> dict[str, Any]:
-        prompt = f"touch {self.got}/as-told # $ref"
-        return {"command": ("bash", "--norc"), "workdir": str(self.folder), "spawn_prompt": prompt}
-
-
-@in_limited_loop
-async def test_shell_when_it_is_the_program_itself_is_given_texts(tmp_path: Path) -> None:
-    with mock.patch.object(units, "find_units", return_value=None):
-        bench = Shells(tmp_path)
-        try:
-            async with asyncio.timeout(20):
-                assert (await bench.build().deliver(bench.put())).verdict is Verdict.DELIVERED
-            await until((bench.got / "as-told").exists, "it is executed")
-            await bench.close_runners()
-        finally:
-            bench.close()

@@ -24,7 +24,7 @@ import re
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -311,7 +311,7 @@ class TmuxRunner:
             return None
         is_known = (state.server, state.pane, state.ready) == (handle.server, handle.pane, look.ready)
         is_free = not (state.is_dead or state.is_off or state.needs_thread) and state.typed == state.submitted
-        return (state, look) if is_known and is_free and not self._why_busy(look) else None
+        return (state, look) if is_known and is_free and not why_busy(look, self._settings.busy) else None
 
     async def _expected(self, session: Session) -> State:
         state = await session.state()
@@ -377,20 +377,13 @@ class TmuxRunner:
         if ref in self._insisted and not state.is_off:
             await session.leave_mode(state)
             return state, look
-        if state.ready != look.ready and not is_bare_shell(self._without_own_shell(look).foreground):
+        if state.ready != look.ready and not is_bare_shell(look.foreground):
             state, look = await self._started(session, state, look)
         if state.is_off:
             raise NotNow("the terminal takes no input")
-        if reason := self._why_busy(look):
+        if reason := why_busy(look, self._settings.busy):
             raise NotNow(reason)
         return state, look
-
-    def _why_busy(self, look: Look) -> str:
-        return why_busy(self._without_own_shell(look), self._settings.busy)
-
-    def _without_own_shell(self, look: Look) -> Look:
-        """The look; a shell at its prompt is no stranger where it is the session's program itself."""
-        return replace(look, foreground=()) if is_bare_shell(self._settings.first.argv) else look
 
     async def _look(self, session: Session, pane: str) -> tuple[State, Look]:
         """Raises NotNow where the program has ended meanwhile, OSError."""
