@@ -110,19 +110,6 @@ def test_instance_when_it_is_named_or_by_its_root_then_is_examined_and_named_oth
     )
 
 
-def test_user_install_when_it_is_asked_for_with_sudo_then_is_examined(container: Container) -> None:
-    with Installed(container) as loop:
-        loop.systemctl("enable")
-        loop.systemctl("start")
-
-        # it may be starting still, which is exit 1
-        done = container.run([COMMAND, "doctor", "--user", "--json"], env={"SUDO_UID": str(loop.user.uid)}, check=False)
-
-    found = {one["name"]: one for one in json.loads(done.stdout)}
-    assert found["configuration"]["detail"].startswith(f"'{loop.config}'")
-    assert f"of {loop.user.name}, mode 0700" in found["state root"]["detail"]
-
-
 def test_system_install_when_root_asks_then_is_examined_as_its_user(system: SystemInstall) -> None:
     system.systemctl("enable")
     system.systemctl("start")
